@@ -188,7 +188,7 @@ fn a_disk_that_is_as_it_was_written_is_clean_and_not_changed() {
     let of = |name: &str| number(&json, &format!("{blocks}/{name}"));
     assert_eq!((of("recorded"), of("good"), of("sealed"), of("pages_checked")), (11, 10, 1, 40));
     assert_eq!((of("corrupt"), of("lost_unflushed"), of("unreachable")), (0, 0, 0));
-    assert_eq!(place.fsck(&["--repair"]).0, 0, "there is nothing to repair");
+    assert_eq!(place.fsck(&["--repair", "--yes"]).0, 0, "there is nothing to repair");
     assert!(fs::read(place.file()).unwrap() == before, "nothing was changed");
     // Text output.
     let output = Command::new(env!("CARGO_BIN_EXE_kvtide")).arg("fsck").arg(place.file()).output().unwrap();
@@ -212,7 +212,7 @@ fn bad_pages_are_found_named_and_dropped() {
     assert_eq!(number(&json, "/disks/0/bad_pages/0/slot"), 3);
     assert_eq!(number(&json, "/disks/0/bad_pages/0/plane"), 2);
     assert!(fs::read(place.file()).unwrap() == before, "nothing was changed");
-    let (status, json) = place.fsck(&["--repair"]);
+    let (status, json) = place.fsck(&["--repair", "--yes"]);
     assert_eq!((status, json["verdict"].as_str(), number(&json, "/disks/0/erased")), (1, Some("repaired"), 2));
     let (status, json) = place.fsck(&[]);
     assert_eq!((status, number(&json, "/disks/0/blocks/good"), number(&json, "/disks/0/blocks/sealed")), (0, 8, 1));
@@ -233,7 +233,7 @@ fn a_damaged_index_and_superblock_are_found_and_written_anew() {
     assert!(json.pointer("/disks/0/store/superblock/0").unwrap().as_str().unwrap().contains("copy 0"));
     let left = number(&json, "/disks/0/blocks/good");
     assert_eq!(left, 9, "the rest of the batch is valid");
-    assert_eq!(place.fsck(&["--repair"]).0, 1);
+    assert_eq!(place.fsck(&["--repair", "--yes"]).0, 1);
     let (status, json) = place.fsck(&[]);
     assert_eq!((status, number(&json, "/disks/0/blocks/good")), (0, left), "{json:#}");
 }
@@ -252,17 +252,17 @@ fn what_is_in_use_foreign_or_later_is_refused_and_not_changed() {
     };
     let holder = place.open();
     rustix::fs::flock(&holder, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
-    refused(&["--repair"], "in use");
+    refused(&["--repair", "--yes"], "in use");
     drop(holder);
-    refused(&["--repair", "--key", "/nonexistent/key"], "/nonexistent/key");
+    refused(&["--repair", "--yes", "--key", "/nonexistent/key"], "/nonexistent/key");
     let mut later = place.superblock.encode();
     later[8] = 9;
     let crc = crc32c(&later[..4092]);
     later[4092..].copy_from_slice(&crc.to_le_bytes());
     place.open().write_all_at(&later, 0).unwrap();
-    refused(&["--repair"], "later version");
+    refused(&["--repair", "--yes"], "later version");
     place.open().write_all_at(&[7; 8192], 0).unwrap();
-    refused(&["--repair"], "not a kvtide store: no superblock");
+    refused(&["--repair", "--yes"], "not a kvtide store: no superblock");
     fs::remove_file(place.file()).unwrap();
     assert_eq!(place.fsck(&[]).0, 8);
     assert!(!place.file().exists(), "none was made");

@@ -42,29 +42,44 @@ pub struct Args {
 #[derive(Clone, Debug, clap::Subcommand)]
 enum Which {
     /// Codecs and encryption on real KV: compression ratio, CPU time, break-even drive speed
+    #[command(after_help = "Examples:\n  kvtide bench codec\n  kvtide bench codec --json")]
     Codec(codec::CodecArgs),
     /// Engine and private daemon: round trips, lookups, page faults, copies, idle CPU
+    #[command(after_help = "Examples:\n  kvtide bench ring\n  kvtide bench ring --json")]
     Ring(Output),
     /// Block API: lookups and leases with a million cached blocks, stores and loads relative to memcpy
+    #[command(after_help = "Examples:\n  kvtide bench blocks --dir /var/tmp/kvtide-bench\n  \
+        kvtide bench blocks --dir /var/tmp/kvtide-bench --json")]
     Blocks(blocks::BlocksArgs),
     /// Run a client of `bench blocks` (started by it)
     #[command(name = "blocks-client", hide = true)]
     BlocksClient(blocks::ClientArgs),
     /// Several models on one daemon: hit rate of a second model, number of models served in turn
+    #[command(after_help = "Examples:\n  kvtide bench spaces\n  kvtide bench spaces --json")]
     Spaces(spaces::SpacesArgs),
     /// Core alone on one thread with simulated devices: page transitions, allocations, metadata size
+    #[command(after_help = "Examples:\n  kvtide bench core\n  kvtide bench core --json")]
     Core(Output),
     /// Attention predictor and planner: CPU time per page and plane
+    #[command(after_help = "Examples:\n  kvtide bench attention\n  kvtide bench attention --json")]
     Attention(attention::AttentionArgs),
     /// Page faults and transfer rates between tiers, with working sets of twice the upper tiers
+    #[command(after_help = "Examples:\n  kvtide bench paging\n  kvtide bench paging --json")]
     Paging(paging::Args),
     /// Disk I/O thread: reads, writes, CPU time, checksums; optionally compared with fio
+    #[command(after_help = "Examples:\n  kvtide bench nvme --dir /var/tmp/kvtide-bench --seconds 3\n  \
+        kvtide bench nvme --dir /var/tmp/kvtide-bench --seconds 3 --fio")]
     Nvme(nvme::NvmeArgs),
     /// Stores faster than the disk: throughput relative to fio, hit rate, latency of lookups and metrics
+    #[command(after_help = "Examples:\n  kvtide bench pressure --dir /var/tmp/kvtide-bench\n  \
+        kvtide bench pressure --dir /var/tmp/kvtide-bench --json")]
     Pressure(pressure::PressureArgs),
     /// Start with a full index of 500,000 records, without the page cache
+    #[command(after_help = "Examples:\n  kvtide bench recovery --dir /var/tmp/kvtide-bench\n  \
+        kvtide bench recovery --dir /var/tmp/kvtide-bench --json")]
     Recovery(recovery::RecoveryArgs),
     /// GPU: copies, attention, steps, and transfers to its memory, as ratios measured in one run
+    #[command(after_help = "Examples:\n  kvtide bench gpu\n  kvtide bench gpu --json")]
     Gpu(gpu::Args),
 }
 

@@ -41,8 +41,13 @@ pub struct Args {
 #[derive(Clone, Debug, clap::Subcommand)]
 enum Which {
     /// Simulate an attention trace: attention in tier 0 at the time of use, prefetched pages, late pages
+    #[command(after_help = "Examples:\n  kvtide replay attention trace.safetensors\n  \
+        kvtide replay attention trace.safetensors --capacity-percent 25 --json")]
     Attention(attention::Args),
     /// Simulate a request trace: hit rate and bytes written, by eviction policy
+    #[command(
+        after_help = "Examples:\n  kvtide replay requests trace.jsonl\n  kvtide replay requests trace.jsonl --all --json"
+    )]
     Requests(requests::Args),
 }
 

@@ -59,7 +59,7 @@ fn a_right_file_says_what_would_hold() {
 }
 
 fn check_config(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_kvtide")).arg("check-config").args(arguments).output().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_kvtide")).args(["config", "check"]).args(arguments).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
@@ -98,13 +98,13 @@ fn check_config_explains_warns_and_ends_as_its_findings_say() {
     assert_eq!(check_config(&[&fine.path(), "--any-machine", "--strict"]).0, Some(0));
     let wrong = File::new("wrong", "[tiers.host]\ncapacty = \"1GiB\"\n");
     let (status, said, error) = check_config(&[&wrong.path()]);
-    assert_eq!(status, Some(2));
+    assert_eq!(status, Some(1));
     assert!(
         error.contains("k.toml:2:1: unknown field `capacty`") && error.contains("did you mean `capacity`?"),
         "{error}"
     );
     assert!(said.ends_with("k.toml: errors\n"), "{said}");
-    assert_eq!(check_config(&["/nowhere/k.toml"]).0, Some(2));
+    assert_eq!(check_config(&["/nowhere/k.toml"]).0, Some(1));
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn check_config_says_what_this_machine_lacks_and_touches_nothing() {
     );
     let file = File::new("machine", &text);
     let (status, said, _) = check_config(&[&file.path(), "--json"]);
-    assert_eq!(status, Some(2));
+    assert_eq!(status, Some(1));
     let report: serde_json::Value = serde_json::from_str(&said).unwrap();
     assert_eq!((report["verdict"].as_str(), report["error"].is_null()), (Some("errors"), true));
     let errors: Vec<_> = report["findings"]

@@ -84,7 +84,12 @@ fn more_blocks_than_a_request_holds_are_stored() {
     daemon = start(&plain(&dir));
     let mut engine = Engine::attach(daemon.socket(), 1);
     let again = engine.channel.create_seq().unwrap();
-    assert_eq!(engine.channel.map(again, &hashes(1, MANY), BOUND).unwrap(), MANY as usize, "{}", daemon.log());
+    assert_eq!(
+        engine.channel.attach_prefix(again, &hashes(1, MANY), BOUND).unwrap(),
+        MANY as usize,
+        "{}",
+        daemon.log()
+    );
     engine.mapped.insert(again, seq);
     engine.step(&[(again, MANY)], MANY).unwrap();
 }

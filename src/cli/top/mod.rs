@@ -25,7 +25,7 @@ const GLANCE: Duration = Duration::from_millis(100);
 #[derive(Debug, Args)]
 #[command(
     after_help = "Keys: s sorts by another column, d shows pages and faults instead of hits, q quits. NO_COLOR is respected.\n\n\
-    Examples:\n  kvtide top --seconds 5\n  kvtide top --once"
+    Examples:\n  kvtide top --once\n  kvtide top --once --seconds 2"
 )]
 pub struct TopArgs {
     #[command(flatten)]

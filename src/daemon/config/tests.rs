@@ -59,7 +59,7 @@ fn page() -> String {
 # Configuration
 
 Generated from the table of keys (src/daemon/config/table.rs) by `KVTIDE_BLESS=1 cargo test -p kvtide-daemon reference`. As a file
-with every key: [configs/kvtided.toml](../../configs/kvtided.toml), which `kvtide check-config --reference` prints.
+with every key: [configs/kvtided.toml](../../configs/kvtided.toml), which `kvtide config keys` prints.
 
 Every key is optional. Unknown keys are errors. A size is a number of bytes, or a number and a unit: KiB, MiB, GiB, TiB or PiB. A
 changed file is read on SIGHUP; the last column says when a changed value takes effect.

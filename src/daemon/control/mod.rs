@@ -246,7 +246,7 @@ impl Control {
     fn prepare_session(&mut self, handshake: &Handshake, hello: &Hello) -> Result<(u32, Admitted), Refusal> {
         if self.thread_registry.is_drained() {
             let text = "the daemon takes no new sessions: an operator drains it (kvtide drain)".to_owned();
-            return Err(Refusal { status: Status::Again, text });
+            return Err(Refusal { status: Status::Daemon, text });
         }
         let peer = handshake.peer();
         let index = attach::domain_of(&self.config.domains, &self.tokens, peer.uid, hello.token.as_ref())?;

@@ -48,7 +48,7 @@ codes! {
 }
 
 impl Codec {
-    /// Return a short description, for `check-config`.
+    /// Return a short description, for `config check`.
     #[must_use]
     pub const fn description(self) -> &'static str {
         match self {

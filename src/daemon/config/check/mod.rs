@@ -1,6 +1,6 @@
 //! Summary of a valid configuration, and findings: likely mistakes, and errors that the daemon would hit at start.
 //!
-//! `kvtide check-config` and `kvtided --check` call it. It reads files of the machine; it writes nothing and opens no connection or
+//! `kvtide config check` and `kvtided --check` call it. It reads files of the machine; it writes nothing and opens no connection or
 //! socket. Invalid configurations are rejected before, in `resolve`.
 
 mod device;
