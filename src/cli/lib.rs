@@ -31,7 +31,7 @@ enum Command {
     CheckConfig(check_config::CheckArgs),
     /// Check disks offline: index and page checksums.
     Fsck(fsck::FsckArgs),
-    /// Decode a model with its KV cache offloaded and verify identical output.
+    /// Show in a minute what kvtide does, and verify identical output.
     Demo(demo::Args),
     /// Show daemon status.
     Status(status::StatusArgs),
@@ -50,6 +50,9 @@ enum Command {
     /// Run an engine of the demo (started by `kvtide demo`).
     #[command(name = "demo-engine", hide = true)]
     DemoEngine(demo::engine::EngineArgs),
+    /// Run the engine of the demo's chats (started by `kvtide demo`).
+    #[command(name = "demo-chats", hide = true)]
+    DemoChats(demo::ChatArgs),
 }
 
 /// Run the tool `kvtide`.
@@ -72,6 +75,7 @@ pub fn kvtide() -> ExitCode {
         Command::CrashTest(args) => crash_test::run(&args),
         Command::Purge(args) => purge::run(&args),
         Command::DemoEngine(args) => demo::engine::run(&args),
+        Command::DemoChats(args) => demo::chats::engine::run(&args),
     }
 }
 
