@@ -10,7 +10,7 @@ use super::report::{self, Results, mib, thousands};
 
 /// First line of the output.
 pub(super) const TITLE: &str =
-    "kvtide demo: a small trained model on the CPU, with a private daemon; each result is compared\n";
+    "kvtide demo: a small trained model with a private daemon; results are compared with those without\n";
 /// What a reader can do next.
 pub(super) const NEXT: &str = "Next: use it with your own engine: docs/quickstart/vllm.md";
 /// Version of the JSON object: increased when a field changes its meaning or leaves.
@@ -75,7 +75,7 @@ impl Outcome {
         let Some(results) = &self.paged else { return String::new() };
         let setup = &results.setup;
         let mut text = format!(
-            "\n1. Paged decode: a prompt of {} tokens, {} more decoded, most of the KV outside tier 0\n",
+            "\n1. Paged decode: a prompt of {} tokens, {} more decoded, part of the KV outside tier 0\n",
             thousands(setup.sizes.prefill as u64),
             thousands(setup.sizes.decode as u64)
         );
@@ -83,7 +83,7 @@ impl Outcome {
         let rest = if setup.nvme.is_some() { ", NVMe the rest" } else { ", no NVMe" };
         let _ = writeln!(
             text,
-            "   KV           {} needed; tier 0 has {} ({} %), host memory {} ({} %){rest}",
+            "   KV           {} needed; tier 0: {} ({} %), host memory: {} ({} %){rest}",
             mib(setup.bytes_of(pages)),
             mib(setup.bytes_of(setup.tier0_frames.into())),
             setup.tier0_percent,
@@ -106,7 +106,7 @@ impl Outcome {
                 || "no page was prefetched".into(),
                 |used| {
                     let loads = thousands(run.prefetch().loads);
-                    format!("{loads} pages prefetched, {:.0} % of them used", used * 100.0)
+                    format!("{loads} pages prefetched, {:.0} % of those judged used", used * 100.0)
                 },
             );
             let same = run.same_choice() * 100.0;
@@ -130,7 +130,7 @@ impl Outcome {
         );
         let _ = writeln!(
             text,
-            "   KV           {} needed, {} in the engine, {} host memory; a chat lost its KV {} times",
+            "   KV           {} needed; engine: {}, host memory: {}; a chat lost its KV {} times",
             mib(results.kv_bytes),
             mib(results.engine_bytes),
             mib(results.host_bytes),
@@ -169,7 +169,7 @@ impl chats::Results {
         };
         let back = format!("daemon killed, back in {:.0} ms", self.restart_s * 1e3);
         vec![
-            bar("no cache", without, "prompts computed as a whole".into()),
+            bar("no cache", without, "whole prompt".into()),
             bar("kvtide", cached, String::new()),
             bar("after kill -9", restarted, back),
         ]
