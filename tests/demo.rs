@@ -242,12 +242,12 @@ fn a_device_that_is_not_there_is_named() {
     }
 }
 
-/// Run both parts at small sizes, as a user does.
-fn shown(name: &str, flags: &[&str]) -> (Output, Vec<PathBuf>) {
+/// Run these parts at small sizes, as a user does.
+fn shown(name: &str, parts: &str, flags: &[&str]) -> (Output, Vec<PathBuf>) {
     let dir = Dir::new(name);
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvtide"));
-    command.args(["demo", "--parts", "paged,chats", "--prefill", "512", "--decode", "16", "--tier0-percent", "50"]);
-    command.args(["--document", "256", "--answer", "4"]).arg("--dir").arg(&dir.0).args(flags).stdin(Stdio::null());
+    command.args(["demo", "--parts", parts, "--prefill", "512", "--decode", "16", "--tier0-percent", "50"]);
+    command.args(["--document", "128", "--answer", "2"]).arg("--dir").arg(&dir.0).args(flags).stdin(Stdio::null());
     let output = command.output().unwrap();
     (output, dir.entries())
 }
@@ -263,7 +263,7 @@ fn loads(page: &str) -> Vec<&'static str> {
 #[test]
 fn the_summary_fits_a_screen_and_the_report_loads_nothing() {
     let report = std::env::temp_dir().join(format!("kvtide-demo-test-{}.html", std::process::id()));
-    let (output, left) = shown("summary", &["--report", report.to_str().unwrap()]);
+    let (output, left) = shown("summary", "paged,chats", &["--report", report.to_str().unwrap()]);
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{}\n{stdout}\n{stderr}", output.status);
     assert!(stdout.lines().count() <= 25, "{stdout}");
@@ -290,7 +290,7 @@ fn what_a_page_loads_is_found() {
 
 #[test]
 fn a_bit_that_flips_is_reported_and_fails() {
-    let (output, _) = shown("flip", &["--flip-bit"]);
+    let (output, _) = shown("flip", "chats", &["--flip-bit"]);
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{stdout}");
     assert!(stdout.contains("identical: NO") && stdout.contains("NOT IDENTICAL"), "{stdout}");
@@ -298,21 +298,21 @@ fn a_bit_that_flips_is_reported_and_fails() {
 
 #[test]
 fn chats_lose_their_memory_and_find_it_again() {
-    let (output, left) = shown("chats", &["--json"]);
+    let (output, left) = shown("chats", "chats", &["--json"]);
     let object = object(&output);
     assert_eq!((&object["version"], &object["identical"]), (&1.into(), &true.into()), "{object}");
     let chats = &object["chats"];
     assert!(number(chats, "/kv_bytes") > number(chats, "/engine_bytes"), "{chats}");
-    assert!(number(chats, "/preempted") >= 16, "each question but the first ones takes another chat's memory: {chats}");
+    assert!(number(chats, "/preempted") >= 8, "the memory does not hold all chats: {chats}");
     assert_eq!(number(chats, "/not_stored"), 0, "{chats}");
-    assert_eq!((number(chats, "/tokens"), number(chats, "/tokens_different")), (24 * 4, 0), "{chats}");
-    assert_eq!(number(chats, "/logits/compared"), 24 * 4 * VOCABULARY);
+    assert_eq!((number(chats, "/tokens"), number(chats, "/tokens_different")), (24 * 2, 0), "{chats}");
+    assert_eq!(number(chats, "/logits/compared"), 24 * 2 * VOCABULARY);
     let sum = |asked: &Value, of: &str| asked.as_array().unwrap().iter().map(|a| number(a, of)).sum::<u64>();
     // The first question about each of three documents finds nothing; all later ones find the document at least.
     let found = |asked: &Value| sum(asked, "/host") + sum(asked, "/nvme");
-    assert!(found(&chats["cached"]) >= 13 * 256, "{chats}");
+    assert!(found(&chats["cached"]) >= 13 * 128, "{chats}");
     // A new daemon has nothing in host memory at first.
-    assert!(found(&chats["restarted"]) >= 8 * 256 && sum(&chats["restarted"], "/nvme") >= 3 * 256, "{chats}");
+    assert!(found(&chats["restarted"]) >= 8 * 128 && sum(&chats["restarted"], "/nvme") >= 3 * 128, "{chats}");
     assert_eq!(found(&chats["without"]), 0, "{chats}");
     assert!(left.is_empty(), "left behind: {left:?}");
 }
@@ -321,7 +321,7 @@ fn chats_lose_their_memory_and_find_it_again() {
 fn sizes_of_one_part_skip_the_other_and_say_so() {
     let dir = Dir::new("skipped");
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvtide"));
-    command.args(["demo", "--prefill", "512", "--decode", "4", "--contract", "exact"]).arg("--dir").arg(&dir.0);
+    command.args(["demo", "--prefill", "448", "--decode", "4", "--contract", "exact"]).arg("--dir").arg(&dir.0);
     let output = command.stdin(Stdio::null()).output().unwrap();
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{stdout}");

@@ -7,12 +7,12 @@ use kvtide_client::{Contract, DeviceChoice};
 
 use super::chats::DOCUMENT_TOKENS_MAX;
 
-/// Tier 0 in percent of the pages by default: more than an approximate step reads, so that prefetched pages have room.
-const TIER0_PERCENT: u32 = 50;
+/// Tier 0 in percent of the pages by default: a little more than an approximate step reads.
+const TIER0_PERCENT: u32 = 30;
 /// Tokens of the prompt by default.
-const PREFILL: u32 = 2048;
+const PREFILL: u32 = 1536;
 /// Tokens that are decoded by default.
-const DECODE: u32 = 160;
+const DECODE: u32 = 192;
 /// Time that an approximate step waits for selected pages by default.
 const MAX_STALL_US: u32 = 2000;
 
@@ -78,7 +78,7 @@ impl Args {
     /// Return the requested contracts other than `exact`, without duplicates.
     #[must_use]
     pub fn inexact(&self) -> Vec<Contract> {
-        let standard = [Contract::Approx { permille: 125 }];
+        let standard = [Contract::Approx { permille: 250 }];
         let asked = match self.contracts.is_empty() {
             true if self.device.is_host() => &standard[..],
             _ => &self.contracts,
@@ -159,7 +159,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub text: Option<PathBuf>,
     /// Reading contracts to compare with a small tier 0: `exact` (always included), `approx:SHARE` (reads this share of each
-    /// plane's pages) (default: exact,approx:0.125; on a GPU: exact)
+    /// plane's pages) (default: exact,approx:0.25; on a GPU: exact)
     #[arg(long = "contract", value_name = "CONTRACT", value_delimiter = ',')]
     pub contracts: Vec<Contract>,
     /// Time in microseconds that an approximate step waits in a plane for selected pages; 0: it reads the next best pages that are
@@ -167,7 +167,7 @@ pub struct Args {
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub max_stall_us: Option<u32>,
     /// Tokens of a document of the chats
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(64..=DOCUMENT_TOKENS_MAX as i64))]
+    #[arg(long, value_name = "N", default_value_t = 768, value_parser = clap::value_parser!(u32).range(64..=DOCUMENT_TOKENS_MAX as i64))]
     pub document: u32,
     /// Tokens of an answer of the chats
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]

@@ -24,6 +24,9 @@ td,th{padding:.15rem .8rem .15rem 0;text-align:left}.yes{color:#00674b}.no{color
 svg text{font:14px system-ui,sans-serif;fill:currentColor}\
 @media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}.yes{color:#5fd3ac}.no{color:#ff8a80}}";
 
+/// A part of a bar: name, colour and share.
+type Share = (&'static str, &'static str, f64);
+
 /// Return the page.
 pub(super) fn page(outcome: &Outcome) -> String {
     let mut body = String::new();
@@ -106,7 +109,7 @@ fn chats_part(body: &mut String, results: &chats::Results) {
 }
 
 /// Return the parts of a bar: shares of the tokens of the prompts.
-fn sources(asked: &[chats::Asked]) -> Vec<(&'static str, &'static str, f64)> {
+fn sources(asked: &[chats::Asked]) -> Vec<Share> {
     let sum = |of: fn(&chats::Asked) -> usize| asked.iter().map(of).sum::<usize>() as f64;
     let all = sum(|asked| asked.prompt).max(1.0);
     let part = |(name, colour), tokens: f64| (name, colour, tokens / all);
@@ -151,7 +154,7 @@ fn bars(title: &str, bars: &[Bar], unit: &str) -> String {
 }
 
 /// Return a chart of bars that are divided into shares, with a legend.
-fn stacked(title: &str, rows: &[(&str, Vec<(&str, &str, f64)>)]) -> String {
+fn stacked(title: &str, rows: &[(&str, Vec<Share>)]) -> String {
     let mut inside = String::new();
     for (i, (name, parts)) in rows.iter().enumerate() {
         let (y, mut x) = (i as f64 * ROW, NAMES);

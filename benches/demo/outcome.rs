@@ -16,7 +16,7 @@ pub(super) const NEXT: &str = "Next: use it with your own engine: docs/quickstar
 /// Version of the JSON object: increased when a field changes its meaning or leaves.
 const VERSION: u32 = 1;
 /// Characters of the longest bar.
-const BAR: usize = 40;
+const BAR: usize = 36;
 
 /// Results of the parts that ran.
 #[derive(Debug, Default)]
@@ -137,7 +137,7 @@ impl Outcome {
             results.measured.preempted
         );
         push_bars(&mut text, "first token", &results.first_tokens(), |value| format!("{value:.0} ms"));
-        for (name, asked) in [("hits", &results.measured.cached), ("after kill -9", &results.measured.restarted)] {
+        for (name, asked) in [("hits", &results.measured.cached), ("after kill", &results.measured.restarted)] {
             let _ = writeln!(text, "   {name:<12} {}", chats::hits(asked));
         }
         let _ = writeln!(text, "   output       {}", results.output());
@@ -167,7 +167,7 @@ impl chats::Results {
             value: first_token_s(asked) * 1e3,
             note,
         };
-        let back = format!("daemon killed, back in {:.0} ms", self.restart_s * 1e3);
+        let back = format!("daemon back in {:.0} ms", self.restart_s * 1e3);
         vec![
             bar("no cache", without, "whole prompt".into()),
             bar("kvtide", cached, String::new()),
@@ -259,6 +259,16 @@ mod tests {
                 assert_eq!(bar.contains(tier), share > 0.0, "{bar}");
             }
         }
+    }
+
+    #[test]
+    fn the_longest_bar_leaves_room_for_its_note() {
+        let bar = |note: &str| Bar { name: "after kill -9".into(), value: 12_345.0, note: note.into() };
+        let mut text = String::new();
+        push_bars(&mut text, "first token", &[bar("daemon back in 1,234 ms"), bar("without prefetch")], |v| {
+            format!("{v} ms")
+        });
+        assert!(text.lines().all(|line| line.len() <= 100), "{text}");
     }
 
     #[test]

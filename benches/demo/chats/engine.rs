@@ -269,7 +269,7 @@ mod tests {
         let mut measured = Measured::default();
         compare(&expected, &made(vec![1, 2], vec![0.5; 6]), 10, &mut measured);
         assert!(measured.logits.identical(6) && measured.tokens == 2 && measured.tokens_different == 0);
-        let mut logits = vec![0.5; 6];
+        let mut logits = vec![0.5_f32; 6];
         logits[4] = f32::from_bits(logits[4].to_bits() ^ 1);
         compare(&expected, &made(vec![1, 3], logits), 10, &mut measured);
         assert_eq!((measured.logits.different, measured.tokens_different), (1, 1));
