@@ -242,6 +242,92 @@ fn a_device_that_is_not_there_is_named() {
     }
 }
 
+/// Run these parts at small sizes, as a user does.
+fn shown(name: &str, parts: &str, flags: &[&str]) -> (Output, Vec<PathBuf>) {
+    let dir = Dir::new(name);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvtide"));
+    command.args(["demo", "--parts", parts, "--prefill", "512", "--decode", "16", "--tier0-percent", "50"]);
+    command.args(["--document", "128", "--answer", "2"]).arg("--dir").arg(&dir.0).args(flags).stdin(Stdio::null());
+    let output = command.output().unwrap();
+    (output, dir.entries())
+}
+
+/// Return the attributes and elements of a page that make a browser load or run something.
+fn loads(page: &str) -> Vec<&'static str> {
+    ["<script", "src=", "@import", "url(", "<link", "<iframe", "<object", "<embed", "onload=", "http-equiv", "xlink:"]
+        .into_iter()
+        .filter(|what| page.contains(what))
+        .collect()
+}
+
+#[test]
+fn the_summary_fits_a_screen_and_the_report_loads_nothing() {
+    let report = std::env::temp_dir().join(format!("kvtide-demo-test-{}.html", std::process::id()));
+    let (output, left) = shown("summary", "paged,chats", &["--report", report.to_str().unwrap()]);
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}\n{stdout}\n{stderr}", output.status);
+    assert!(stdout.lines().count() <= 25, "{stdout}");
+    assert!(stdout.lines().all(|line| line.chars().count() <= 100), "{stdout}");
+    assert!(stderr.is_empty(), "{stderr}");
+    for said in ["1. Paged decode", "2. 8 chats", "identical: yes", "All results are identical.", "quickstart/vllm.md"]
+    {
+        assert!(stdout.contains(said), "{said}: {stdout}");
+    }
+    assert_eq!(stdout.matches("identical: yes").count(), 2, "{stdout}");
+    let page = std::fs::read_to_string(&report).unwrap();
+    std::fs::remove_file(&report).unwrap();
+    assert_eq!(loads(&page), [""; 0], "{page}");
+    assert!(!page.contains("http://") && !page.contains("https://"), "{page}");
+    assert!(page.matches("<svg").count() >= 4 && page.contains("quickstart/vllm.md"), "{page}");
+    assert!(left.is_empty(), "left behind: {left:?}");
+}
+
+#[test]
+fn what_a_page_loads_is_found() {
+    assert_eq!(loads("<p>a</p><script>"), ["<script"]);
+    assert_eq!(loads("<img src=\"a\"><style>@import url(b)</style>"), ["src=", "@import", "url("]);
+}
+
+#[test]
+fn a_bit_that_flips_is_reported_and_fails() {
+    let (output, _) = shown("flip", "chats", &["--flip-bit"]);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{stdout}");
+    assert!(stdout.contains("identical: NO") && stdout.contains("NOT IDENTICAL"), "{stdout}");
+}
+
+#[test]
+fn chats_lose_their_memory_and_find_it_again() {
+    let (output, left) = shown("chats", "chats", &["--json"]);
+    let object = object(&output);
+    assert_eq!((&object["version"], &object["identical"]), (&1.into(), &true.into()), "{object}");
+    let chats = &object["chats"];
+    assert!(number(chats, "/kv_bytes") > number(chats, "/engine_bytes"), "{chats}");
+    assert!(number(chats, "/preempted") >= 8, "the memory does not hold all chats: {chats}");
+    assert_eq!(number(chats, "/not_stored"), 0, "{chats}");
+    assert_eq!((number(chats, "/tokens"), number(chats, "/tokens_different")), (24 * 2, 0), "{chats}");
+    assert_eq!(number(chats, "/logits/compared"), 24 * 2 * VOCABULARY);
+    let sum = |asked: &Value, of: &str| asked.as_array().unwrap().iter().map(|a| number(a, of)).sum::<u64>();
+    // The first question about each of three documents finds nothing; all later ones find the document at least.
+    let found = |asked: &Value| sum(asked, "/host") + sum(asked, "/nvme");
+    assert!(found(&chats["cached"]) >= 13 * 128, "{chats}");
+    // A new daemon has nothing in host memory at first.
+    assert!(found(&chats["restarted"]) >= 8 * 128 && sum(&chats["restarted"], "/nvme") >= 3 * 128, "{chats}");
+    assert_eq!(found(&chats["without"]), 0, "{chats}");
+    assert!(left.is_empty(), "left behind: {left:?}");
+}
+
+#[test]
+fn sizes_of_one_part_skip_the_other_and_say_so() {
+    let dir = Dir::new("skipped");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvtide"));
+    command.args(["demo", "--prefill", "448", "--decode", "4", "--contract", "exact"]).arg("--dir").arg(&dir.0);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stdout}");
+    assert!(stdout.contains("2. Chats: skipped because of --prefill; run `kvtide demo --parts chats`"), "{stdout}");
+}
+
 /// Run a demo that must fail with both of these texts in its error.
 fn refused(name: &str, decode: u64, flags: &[&str], said: [&str; 2]) {
     let dir = Dir::new(name);

@@ -13,6 +13,8 @@ pub struct Console {
     out: Box<dyn Write>,
     /// Lines can be overwritten.
     terminal: bool,
+    /// Print everything, not only the summary.
+    details: bool,
     began: Instant,
     /// End of the prompt, in bytes, shown before the decoded text.
     tail: String,
@@ -24,20 +26,35 @@ pub struct Console {
 impl Console {
     /// Create the console of a run. `tail`: the end of the prompt.
     #[must_use]
-    pub fn new(json: bool, tail: &[u16]) -> Console {
+    pub fn new(json: bool, details: bool, tail: &[u16]) -> Console {
         let (out, terminal): (Box<dyn Write>, bool) = if json {
             (Box::new(io::stderr()), io::stderr().is_terminal())
         } else {
             (Box::new(io::stdout()), io::stdout().is_terminal())
         };
         let tail = tail.iter().map(|token| shown(*token)).collect();
-        Console { out, terminal, began: Instant::now(), tail, texting: false, failed: None }
+        let details = details || json;
+        Console { out, terminal, details, began: Instant::now(), tail, texting: false, failed: None }
     }
 
     /// Write `text`. Errors do not end the demo before its clean-up.
     pub fn say(&mut self, text: &str) {
         if let Err(error) = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush()) {
             self.failed.get_or_insert(error);
+        }
+    }
+
+    /// Write `text` if details were requested.
+    pub fn details(&mut self, text: &str) {
+        if self.details {
+            self.say(text);
+        }
+    }
+
+    /// Overwrite the line of progress on a terminal; an empty `text` removes it.
+    fn overwrite(&mut self, text: &str) {
+        if self.terminal {
+            self.say(&format!("\r{text}\x1b[K"));
         }
     }
 
@@ -57,7 +74,7 @@ impl Console {
             (Some(nvme), Some(dir)) => format!("all other pages, {} in {}", mib(nvme.bytes), dir.display()),
             _ => "none".into(),
         };
-        self.say(&format!(
+        self.details(&format!(
             "kvtide demo: prefill {} tokens, decode {} tokens (greedy)\n\
              KV      {} pages of {} KiB in {} planes ({})\n\
              tier 0  {} frames ({} %){passes}\n\
@@ -80,15 +97,15 @@ impl Console {
 
     pub(super) fn device(&mut self, name: &str) {
         let real = if is_stand_in(name) { "; NO GPU: CPU stand-in, times are not meaningful" } else { "" };
-        self.say(&format!("device  {name}{real}\n"));
+        self.details(&format!("device  {name}{real}\n"));
     }
 
     pub(super) fn started(&mut self, daemon: u32, engine: u32) {
-        self.say(&format!("pids    daemon {daemon}, engine {engine}\n\n"));
+        self.details(&format!("pids    daemon {daemon}, engine {engine}\n\n"));
     }
 
     pub(super) fn progress(&mut self, setup: &Setup, stage: Stage, tokens: usize, token: Option<u16>) {
-        if let Some(token) = token {
+        if let Some(token) = token.filter(|_| self.details) {
             if !std::mem::replace(&mut self.texting, true) {
                 let head = format!("\n--- end of the prompt ---\n{}\n--- decoded ---\n", self.tail);
                 self.say(&head);
@@ -97,15 +114,22 @@ impl Console {
         } else if self.terminal {
             let of = thousands(setup.sizes.tokens() as u64);
             let seconds = self.began.elapsed().as_secs_f64();
-            self.say(&format!(
-                "\r[{seconds:5.1} s] {:<28}{:>6} of {of} tokens",
-                stage.name(),
-                thousands(tokens as u64)
-            ));
+            let tokens = thousands(tokens as u64);
+            self.overwrite(&format!("[{seconds:5.1} s] {:<28}{tokens:>6} of {of} tokens", stage.name()));
         }
     }
 
+    /// Show how many of the chats' answers were given.
+    pub(super) fn chats(&mut self, answers: usize, of: usize) {
+        let seconds = self.began.elapsed().as_secs_f64();
+        let text = format!("[{seconds:5.1} s] chats, without and with cache    {answers:>3} of {of} answers");
+        self.overwrite(if answers == of { "" } else { &text });
+    }
+
     pub(super) fn ended(&mut self, setup: &Setup, stage: Stage, measured: &Measured) {
+        if !self.details {
+            return self.overwrite("");
+        }
         if stage == Stage::Rehearsal {
             return self.say("capacity check passed\n");
         }
@@ -118,9 +142,10 @@ impl Console {
         );
         let verdict = match stage {
             Stage::Plain => String::new(),
-            Stage::Inexact => {
-                measured.reading.as_ref().map_or_else(String::new, |reading| format!(": {}", reading.contract))
-            }
+            Stage::Inexact => measured.reading.as_ref().map_or_else(String::new, |reading| {
+                let without = if reading.prefetch { "" } else { ", no prefetch" };
+                format!(": {}{without}", reading.contract)
+            }),
             _ if measured.distance.is_some() => {
                 format!(", logits within {:.3} of the plain array", measured.distance.unwrap_or_default())
             }

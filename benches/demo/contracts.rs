@@ -16,11 +16,15 @@ pub struct Inexact {
     reading: Reading,
     /// From the daemon's status.
     prefetch: Prefetch,
+    /// The same run without prefetch, if there was one.
+    without: Option<Measured>,
 }
 
 /// Pages that the daemon prefetched based on attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Prefetch {
+    /// Pages loaded because of predictions.
+    pub loads: u64,
     /// Pages read after they had been loaded.
     pub used: u64,
     /// Pages needed before they had been loaded.
@@ -34,6 +38,8 @@ pub struct Prefetch {
 pub struct Object {
     contract: String,
     tokens_per_s: f64,
+    /// The same without prefetch; null if that was not measured.
+    tokens_per_s_without_prefetch: Option<f64>,
     stall_us_per_token: f64,
     pages_needed: u64,
     /// Needed pages that were not read.
@@ -70,8 +76,50 @@ impl Inexact {
     /// The measurements lack a contract, or the status lacks the space.
     pub fn new(measured: Measured, status: &Value) -> Result<Inexact, DemoError> {
         let reading = measured.reading.clone().ok_or(DemoError::Incomplete)?;
-        let prefetch = Prefetch::of(status, &space_of(&reading.contract))?;
-        Ok(Inexact { measured, reading, prefetch })
+        let prefetch = Prefetch::of(status, &space_of(&reading.contract, reading.prefetch))?;
+        Ok(Inexact { measured, reading, prefetch, without: None })
+    }
+
+    /// Create from the runs of the engine and the daemon's status at the end of each: a run without prefetch precedes the one with
+    /// it.
+    ///
+    /// # Errors
+    /// As of [`Inexact::new`]; or a run without prefetch has no counterpart.
+    pub fn paired(runs: impl Iterator<Item = (Measured, Value)>) -> Result<Vec<Inexact>, DemoError> {
+        let (mut pairs, mut without) = (Vec::new(), None);
+        for (measured, status) in runs {
+            let prefetch = measured.reading.as_ref().is_some_and(|reading| reading.prefetch);
+            if prefetch {
+                pairs.push(Inexact { without: without.take(), ..Inexact::new(measured, &status)? });
+            } else {
+                without = Some(measured);
+            }
+        }
+        if without.is_some() { Err(DemoError::Incomplete) } else { Ok(pairs) }
+    }
+
+    /// Return the contract.
+    #[must_use]
+    pub fn contract(&self) -> &str {
+        &self.reading.contract
+    }
+
+    /// Return the decoded tokens per second without prefetch, if measured, and with it.
+    #[must_use]
+    pub fn tokens_per_s(&self) -> (Option<f64>, f64) {
+        (self.without.as_ref().map(|run| 1.0 / run.step_s), 1.0 / self.measured.step_s)
+    }
+
+    /// Return the prefetched pages.
+    #[must_use]
+    pub fn prefetch(&self) -> Prefetch {
+        self.prefetch
+    }
+
+    /// Return the share of tokens with the same most likely successor as in the reference.
+    #[must_use]
+    pub fn same_choice(&self) -> f64 {
+        self.reading.drift.same_choice as f64 / self.reading.drift.tokens.max(1) as f64
     }
 
     fn mean(&self, sum: f64) -> f64 {
@@ -93,10 +141,11 @@ impl Inexact {
     /// Return the JSON result.
     #[must_use]
     pub fn object(&self) -> Object {
-        let Reading { contract, omitted, drift } = &self.reading;
+        let Reading { contract, omitted, drift, .. } = &self.reading;
         Object {
             contract: contract.clone(),
-            tokens_per_s: 1.0 / self.measured.step_s,
+            tokens_per_s: self.tokens_per_s().1,
+            tokens_per_s_without_prefetch: self.tokens_per_s().0,
             stall_us_per_token: self.stall_us(),
             pages_needed: omitted.needed,
             pages_omitted: omitted.omitted,
@@ -127,7 +176,15 @@ impl Prefetch {
             let path = format!("attention_{name}");
             core[&path].as_u64().ok_or_else(|| DemoError::Status(format!("{path} of space {space}")))
         };
-        Ok(Prefetch { used: number("used")?, late: number("late")?, wasted: number("wasted")? })
+        let [loads, used, late, wasted] = ["loads", "used", "late", "wasted"].map(number);
+        Ok(Prefetch { loads: loads?, used: used?, late: late?, wasted: wasted? })
+    }
+
+    /// Return the share of the judged pages that were used; `None` if none was judged.
+    #[must_use]
+    pub fn used_share(&self) -> Option<f64> {
+        let judged = self.used + self.wasted;
+        (judged > 0).then(|| self.used as f64 / judged as f64)
     }
 }
 
@@ -153,6 +210,9 @@ pub fn table(exact: &Measured, tokens: usize, inexact: &[Inexact]) -> String {
         format!("{:.1}", 1.0 / run.measured.step_s)
     });
     let stall = exact.decode.stall_ns as f64 / 1e3 / tokens.max(1) as f64;
+    row("  without prefetch", String::new(), &|run| {
+        run.tokens_per_s().0.map_or_else(String::new, |rate| format!("{rate:.1}"))
+    });
     row("stall per decoded token, us", format!("{stall:.1}"), &|run| format!("{:.1}", run.stall_us()));
     row("moved host -> tier 0, decode", mib(exact.decode.bytes_host_to_tier0), &|run| {
         mib(run.measured.decode.bytes_host_to_tier0)
@@ -172,7 +232,8 @@ pub fn table(exact: &Measured, tokens: usize, inexact: &[Inexact]) -> String {
     });
     row("KL divergence, nats/token", "0.00000".into(), &|run| format!("{:.5}", run.kl()));
     row("loss increase, nats/token", "0.00000".into(), &|run| format!("{:+.5}", run.loss()));
-    row("prefetched pages, used", String::new(), &|run| thousands(run.prefetch.used));
+    row("prefetched pages", String::new(), &|run| thousands(run.prefetch.loads));
+    row("  used", String::new(), &|run| thousands(run.prefetch.used));
     row("  late", String::new(), &|run| thousands(run.prefetch.late));
     row("  wasted", String::new(), &|run| thousands(run.prefetch.wasted));
     text
@@ -185,11 +246,12 @@ mod tests {
 
     #[test]
     fn what_came_early_is_the_space_s_own() {
-        let core = |used| json!({"attention_used": used, "attention_late": 2, "attention_wasted": 3});
+        let core =
+            |used| json!({"attention_loads": 9, "attention_used": used, "attention_late": 2, "attention_wasted": 3});
         let status = json!({"spaces": [{"name": "a", "core": core(7)}, {"name": "b", "core": core(1)}]});
-        assert_eq!(Prefetch::of(&status, "b").unwrap(), Prefetch { used: 1, late: 2, wasted: 3 });
+        assert_eq!(Prefetch::of(&status, "b").unwrap(), Prefetch { loads: 9, used: 1, late: 2, wasted: 3 });
         assert!(Prefetch::of(&status, "c").unwrap_err().to_string().contains("space c"));
         let lacking = json!({"spaces": [{"name": "a", "core": {}}]});
-        assert!(Prefetch::of(&lacking, "a").unwrap_err().to_string().contains("attention_used"));
+        assert!(Prefetch::of(&lacking, "a").unwrap_err().to_string().contains("attention_loads"));
     }
 }

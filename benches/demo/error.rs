@@ -1,11 +1,12 @@
 //! Errors of the demo.
 
 use std::io;
+use std::path::PathBuf;
 use std::process::ExitStatus;
 
 use super::model::WeightsError;
+use super::processes::SILENCE;
 use super::prompt::PromptError;
-use super::supervise::SILENCE;
 
 /// Why the demo did not finish.
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +89,32 @@ pub enum DemoError {
         tokens: usize,
         /// The action, its object, and the reason.
         error: String,
+    },
+    /// The daemon of the chats died.
+    #[error("the daemon of the chats died ({ended}) after {answers} answers{log}")]
+    ChatDaemonDied {
+        /// Its exit status.
+        ended: String,
+        /// Answers so far.
+        answers: usize,
+        /// The end of its log.
+        log: String,
+    },
+    /// Another failure in the engine of the chats.
+    #[error("the chats failed after {answers} answers: {error}")]
+    Chats {
+        /// Answers so far.
+        answers: usize,
+        /// The action, its object, and the reason.
+        error: String,
+    },
+    /// The report cannot be written.
+    #[error("cannot write the report {}: {source}", .path.display())]
+    Report {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
     },
     /// The engine ended without a final message.
     #[error("the engine died ({0}) before it finished")]

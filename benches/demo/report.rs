@@ -50,7 +50,7 @@ struct ByEdge {
 /// resident run alternated. Counters are of the tiered run including prefill; stalls are of its decode steps. Figures of missing
 /// tiers are 0.
 #[derive(Debug, Serialize)]
-struct Object {
+pub(super) struct Object {
     bit_identical: bool,
     /// Reference of the comparison: `plain`, or `resident` on a device.
     reference: &'static str,
@@ -102,16 +102,20 @@ impl Results {
         self.nvme.as_ref().map_or(0, |nvme| nvme.pages_found).min(counters.pages_below)
     }
 
-    /// Return the JSON object in one line.
-    ///
-    /// # Errors
-    /// A figure cannot be represented in JSON.
-    pub fn json(&self) -> Result<String, serde_json::Error> {
+    /// Return the pages that the steps of the tiered run found in tier 0, host memory and NVMe.
+    pub(super) fn found(&self) -> [u64; 3] {
+        let counters = self.tiered.prefill + self.tiered.decode;
+        let nvme = self.found_nvme(&counters);
+        [counters.pages_tier0, counters.pages_below - nvme, nvme]
+    }
+
+    /// Return the part of the JSON object about this run.
+    pub(super) fn object(&self) -> Object {
         let counters = self.tiered.prefill + self.tiered.decode;
         let (sizes, frames) = (&self.setup.sizes, self.setup.tier0_frames);
         let (nvme_moved, nvme_optimum) = (self.nvme_moved(), self.nvme_optimum());
-        let found_nvme = self.found_nvme(&counters);
-        serde_json::to_string(&Object {
+        let [tier0, host, nvme] = self.found();
+        Object {
             bit_identical: self.identical(),
             reference: if self.device.is_some() { "resident" } else { "plain" },
             device: self.device.clone(),
@@ -120,11 +124,7 @@ impl Results {
             tokens_per_s: 1.0 / self.tiered.step_s,
             tokens_per_s_resident: 1.0 / self.resident.step_s,
             tokens_per_s_plain: 1.0 / self.plain_step(),
-            pages_found: ByTier {
-                tier0: counters.pages_tier0,
-                host: counters.pages_below - found_nvme,
-                nvme: found_nvme,
-            },
+            pages_found: ByTier { tier0, host, nvme },
             bytes_moved: ByEdge {
                 host_to_tier0: counters.bytes_host_to_tier0,
                 tier0_to_host: counters.bytes_tier0_to_host,
@@ -149,7 +149,7 @@ impl Results {
             nvme_read_ratio: (nvme_optimum.0 > 0).then(|| nvme_moved.0 as f64 / nvme_optimum.0 as f64),
             nvme: self.nvme.clone(),
             contracts: self.inexact.iter().map(Inexact::object).collect(),
-        })
+        }
     }
 
     /// Return the table.

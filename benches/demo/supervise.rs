@@ -1,18 +1,8 @@
-//! The demo's main process: starts the daemon and the engine, shows the engine's messages, and cleans up.
+//! The first part of the demo, in its main process: starts the daemon and the engine, and shows the engine's messages.
 
-use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
-use std::{env, thread};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::Value;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 use super::args::Args;
 use super::console::Console;
@@ -20,72 +10,17 @@ use super::contracts::Inexact;
 use super::engine::{Cause, Measured, Message, Stage};
 use super::error::DemoError;
 use super::nvme::Figures;
+use super::processes::{Engine, Event, SILENCE, last_words, watch};
 use super::report::Results;
 use super::setup::Setup;
 use super::sizes::{HOST_SCAN_FRAMES, SCAN_FRAMES};
 use crate::private_daemon::{Nvme, Options, PrivateDaemon};
 
-/// Maximum time without a message of the engine. It sends one after every chunk and step, and its own waits end after 10 s.
-pub(super) const SILENCE: Duration = Duration::from_secs(60);
-/// Time limit for the daemon's end to be detected after the engine saw it.
-const DAEMON_END: Duration = Duration::from_secs(5);
-
-/// Events while an engine runs.
-enum Event {
-    /// A line of the engine.
-    Line(String),
-    /// End of the engine's output.
-    End,
-    /// End of the daemon.
-    DaemonEnd,
-    /// A signal to the demo.
-    Signal(i32),
-}
-
-/// An engine process, killed and reaped on drop.
-struct Engine(Child);
-
-impl Engine {
-    /// Let the engine continue after a checkpoint. A broken pipe is ignored: the exit status shows that the engine has died.
-    fn go_on(&mut self) -> Result<(), DemoError> {
-        match self.0.stdin.as_mut().map(|stdin| stdin.write_all(b"\n")) {
-            Some(Err(error)) if error.kind() != io::ErrorKind::BrokenPipe => Err(process("answer the engine")(error)),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        // Both fail only if the process has ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Run everything. All processes and files are removed when it returns.
+/// Run paged decode. All its processes and files are removed when it returns.
 ///
 /// # Errors
 /// [`DemoError`].
-pub fn demo(args: &Args, setup: &Setup, console: &mut Console) -> Result<Results, DemoError> {
-    let (sender, events) = channel();
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(process("watch for signals"))?;
-    let stop = signals.handle();
-    let on_signal = sender.clone();
-    let watcher = thread::spawn(move || {
-        for signal in signals.forever() {
-            // Fails only after the demo has ended.
-            let _ = on_signal.send(Event::Signal(signal));
-        }
-    });
-    let result = supervise(args, setup, console, &sender, &events);
-    stop.close();
-    // Ends because of the line above, and cannot panic.
-    let _ = watcher.join();
-    result
-}
-
-fn supervise(
+pub(super) fn paged(
     args: &Args,
     setup: &Setup,
     console: &mut Console,
@@ -114,11 +49,14 @@ fn supervise(
         (Some(_), _) => return Err(DemoError::Incomplete),
     };
     let inexact: Vec<Measured> = ended.into_iter().filter(|(stage, _)| *stage == Stage::Inexact).map(|e| e.1).collect();
-    if inexact.len() != args.inexact().len() || of_inexact.len() != inexact.len() {
+    if of_inexact.len() != inexact.len() {
         return Err(DemoError::Incomplete);
     }
-    let inexact = inexact.into_iter().zip(of_inexact);
-    let inexact = inexact.map(|(measured, (_, [_, end]))| Inexact::new(measured, end)).collect::<Result<_, _>>()?;
+    let statuses = of_inexact.into_iter().map(|(_, [_, end])| end.clone());
+    let inexact = Inexact::paired(inexact.into_iter().zip(statuses))?;
+    if inexact.len() != args.inexact().len() {
+        return Err(DemoError::Incomplete);
+    }
     Ok(Results { setup: setup.clone(), device, plain, resident, tiered, nvme, inexact })
 }
 
@@ -136,21 +74,6 @@ fn options(args: &Args, setup: &Setup) -> Options {
         config,
         ..Options::default()
     }
-}
-
-/// Report the daemon's end at once, on a thread that ends with the daemon.
-fn watch(daemon: &PrivateDaemon, events: &Sender<Event>) -> Result<(), DemoError> {
-    let watching = process("watch the daemon");
-    let pid = i32::try_from(daemon.pid()).ok().and_then(Pid::from_raw);
-    let pid = pid.ok_or_else(|| watching(io::ErrorKind::InvalidInput.into()))?;
-    let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| watching(errno.into()))?;
-    let events = events.clone();
-    thread::spawn(move || {
-        while poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None) == Err(Errno::INTR) {}
-        // Fails only after the demo has ended.
-        let _ = events.send(Event::DaemonEnd);
-    });
-    Ok(())
 }
 
 /// Results of an engine.
@@ -177,7 +100,8 @@ fn relay(
         let line = match events.recv_timeout(SILENCE) {
             Ok(Event::Line(line)) => line,
             Ok(Event::Signal(signal)) => return Err(DemoError::Signal(signal)),
-            Ok(Event::DaemonEnd) => return Err(daemon_died(daemon, at)),
+            Ok(Event::DaemonEnd(pid)) if pid != daemon.pid() => continue,
+            Ok(Event::DaemonEnd(_)) => return Err(daemon_died(daemon, at)),
             Ok(Event::End) | Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => return Err(DemoError::Silent),
         };
@@ -189,7 +113,7 @@ fn relay(
             }
             Ok(Message::Checkpoint { stage, .. }) => {
                 relayed.checkpoints.push((stage, [daemon.status()?, daemon.status()?]));
-                engine.go_on()?;
+                engine.go_on("")?;
             }
             Ok(Message::Device { name }) => {
                 console.device(&name);
@@ -204,14 +128,8 @@ fn relay(
             }
         }
     }
-    match engine.0.wait().map_err(process("reap the engine"))? {
-        status if status.success() => Ok(relayed),
-        status => Err(DemoError::EngineDied(status)),
-    }
-}
-
-fn process(what: &'static str) -> impl Fn(io::Error) -> DemoError {
-    move |source| DemoError::Process { what, source }
+    engine.ended()?;
+    Ok(relayed)
 }
 
 fn start_engine(
@@ -221,35 +139,21 @@ fn start_engine(
     rehearse: bool,
     events: &Sender<Event>,
 ) -> Result<Engine, DemoError> {
-    let binary = env::current_exe().map_err(process("find this program's own binary"))?;
-    let mut command = Command::new(binary);
-    command.arg("demo-engine").arg("--socket").arg(daemon.socket());
+    let mut command = Engine::command("demo-engine")?;
+    command.arg("--socket").arg(daemon.socket());
     command.args(["--prefill", &setup.sizes.prefill.to_string(), "--decode", &setup.sizes.decode.to_string()]);
     command.args(["--tier0-frames", &setup.tier0_frames.to_string(), "--parent", &std::process::id().to_string()]);
     for contract in args.inexact() {
         command.args(["--contract", &contract.to_string()]);
     }
+    command.args(["--max-stall-us", &args.stall_us().to_string()]);
+    command.args(args.device.is_host().then_some("--compare-prefetch"));
     command.args(["--device", &args.device.text, "--host-windows", &setup.host_windows.to_string()]);
     command.args(rehearse.then_some("--rehearse"));
     if let Some(text) = &args.text {
         command.arg("--text").arg(text);
     }
-    // A process group of its own: Ctrl-C reaches only the demo, which then ends the engine.
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
-    let mut engine = Engine(command.spawn().map_err(process("start the engine"))?);
-    let no_pipe = || process("read from the engine")(io::ErrorKind::NotFound.into());
-    let stdout = engine.0.stdout.take().ok_or_else(no_pipe)?;
-    let events = events.clone();
-    thread::spawn(move || {
-        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            if events.send(Event::Line(line)).is_err() {
-                return;
-            }
-        }
-        // Fails only after the demo has ended.
-        let _ = events.send(Event::End);
-    });
-    Ok(engine)
+    Engine::spawn(command, events)
 }
 
 fn failed(setup: &Setup, daemon: &mut PrivateDaemon, at: (Stage, usize), error: String, cause: Cause) -> DemoError {
@@ -263,10 +167,6 @@ fn failed(setup: &Setup, daemon: &mut PrivateDaemon, at: (Stage, usize), error: 
 
 /// Return the error for a daemon that ended or closed its socket.
 fn daemon_died(daemon: &mut PrivateDaemon, (stage, tokens): (Stage, usize)) -> DemoError {
-    let ended = daemon.wait(DAEMON_END).map_or_else(|error| error.to_string(), |status| status.to_string());
-    let log = match daemon.log() {
-        log if log.is_empty() => log,
-        log => format!("\nend of its log:\n{log}"),
-    };
+    let (ended, log) = last_words(daemon);
     DemoError::DaemonDied { ended, stage: stage.name(), tokens, log }
 }

@@ -34,8 +34,8 @@ struct Kvtide {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// See it work: a model that decodes with most of its KV cache outside of tier 0
-    #[command(after_help = "Examples:\n  kvtide demo\n  kvtide demo --nvme-dir /var/tmp/kvtide-demo")]
+    /// See it work: decoding over pages, and chats that outlive the daemon, compared with an engine of its own
+    #[command(after_help = "Examples:\n  kvtide demo\n  kvtide demo --report demo.html")]
     Demo(demo::Args),
     /// Run the daemon in the foreground
     #[command(after_help = "Examples:\n  kvtide daemon --config /etc/kvtide/kvtided.toml --check\n  \
@@ -78,6 +78,9 @@ enum Command {
     /// Run an engine of the demo (started by `kvtide demo`)
     #[command(name = "demo-engine", hide = true)]
     DemoEngine(demo::engine::EngineArgs),
+    /// Run the engine of the demo's chats (started by `kvtide demo`)
+    #[command(name = "demo-chats", hide = true)]
+    DemoChats(demo::ChatArgs),
 }
 
 /// Commands by purpose, as the help lists them.
@@ -125,6 +128,7 @@ pub fn kvtide() -> ExitCode {
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),
         Command::DemoEngine(args) => demo::engine::run(&args),
+        Command::DemoChats(args) => demo::chats::engine::run(&args),
     }
 }
 

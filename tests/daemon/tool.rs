@@ -153,7 +153,7 @@ fn printing<'a>(command: &str, http: &'a str, dir: &'a str) -> Option<Vec<Vec<&'
         "purge" => vec![vec!["purge", "--tenant", "default", "--dry-run", "--dir", dir]],
         "replay requests" => vec![vec!["replay", "requests", trace]],
         // They run for minutes, or need a GPU or a terminal. They print through the same functions, which clippy enforces.
-        "demo" | "demo-engine" | "crash-test" | "replay attention" => return None,
+        "demo" | "demo-engine" | "demo-chats" | "crash-test" | "replay attention" => return None,
         bench if bench.starts_with("bench ") => return None,
         unknown => panic!("`kvtide {unknown}` is new: add arguments with which it prints"),
     })

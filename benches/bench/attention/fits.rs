@@ -101,5 +101,7 @@ fn spec(socket: &Path, contract: Contract, sizes: Sizes) -> SessionSpec {
         windows: 0,
         device: DeviceChoice::Cpu,
         digests,
+        max_stall: std::time::Duration::ZERO,
+        prefetch: true,
     }
 }

@@ -85,7 +85,7 @@ mod tests {
         let queries = queries(start, tokens);
         let mut partials = Partials::new(tokens, pages.len());
         for index in order {
-            split(&pages[index], index, &queries, start, partials.page_mut(index));
+            split(&pages[index].heads, index, &queries, start, partials.page_mut(index));
         }
         let mut out = vec![0.0; queries.len()];
         merge(&partials, start, &mut out);

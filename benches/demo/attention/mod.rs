@@ -11,7 +11,7 @@ mod page;
 mod split;
 
 pub use merge::{Partials, merge};
-pub use page::{HeadPage, Page};
+pub use page::{HeadPage, Heads, Page, write};
 pub use split::{Partial, split};
 
 /// Query heads.

@@ -10,7 +10,7 @@ use super::{HEAD_DIM, KV_HEADS, PAGE_TOKENS, TILE};
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Page {
     /// One part for each KV head.
-    pub heads: [HeadPage; KV_HEADS],
+    pub heads: Heads,
 }
 
 /// A page's part for one KV head, in tiles of [`TILE`] floats, in the order in which [`super::split()`] reads them.
@@ -23,21 +23,29 @@ pub struct HeadPage {
     pub values: [[[f32; TILE]; PAGE_TOKENS]; HEAD_DIM / TILE],
 }
 
+/// The content of a page, for memory that is not aligned like [`Page`].
+pub type Heads = [HeadPage; KV_HEADS];
+
+/// Write the keys and values of one token, each `[KV_HEADS × HEAD_DIM]`, into its slot.
+pub fn write(heads: &mut Heads, slot: usize, keys: &[f32], values: &[f32]) {
+    for (h, head) in heads.iter_mut().enumerate() {
+        let channels = h * HEAD_DIM..(h + 1) * HEAD_DIM;
+        for (channel, key) in head.keys[slot / TILE].iter_mut().zip(&keys[channels.clone()]) {
+            channel[slot % TILE] = *key;
+        }
+        for (tile, values) in head.values.iter_mut().zip(values[channels].chunks_exact(TILE)) {
+            tile[slot].copy_from_slice(values);
+        }
+    }
+}
+
 impl Page {
     /// Bytes of a page.
     pub const BYTES: usize = size_of::<Page>();
 
     /// Write the keys and values of one token, each `[KV_HEADS × HEAD_DIM]`, into its slot.
     pub fn write(&mut self, slot: usize, keys: &[f32], values: &[f32]) {
-        for (h, head) in self.heads.iter_mut().enumerate() {
-            let channels = h * HEAD_DIM..(h + 1) * HEAD_DIM;
-            for (channel, key) in head.keys[slot / TILE].iter_mut().zip(&keys[channels.clone()]) {
-                channel[slot % TILE] = *key;
-            }
-            for (tile, values) in head.values.iter_mut().zip(values[channels].chunks_exact(TILE)) {
-                tile[slot].copy_from_slice(values);
-            }
-        }
+        write(&mut self.heads, slot, keys, values);
     }
 }
 

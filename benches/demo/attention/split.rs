@@ -1,6 +1,6 @@
 //! One split: the queries of a step against one page.
 
-use super::{GROUP, HEAD_DIM, HeadPage, KV_HEADS, PAGE_TOKENS, Page, Q_HEADS, TILE};
+use super::{GROUP, HEAD_DIM, HeadPage, Heads, KV_HEADS, PAGE_TOKENS, Q_HEADS, TILE};
 use crate::demo::model::math::{LANES, exp, sum_lanes};
 
 /// Contribution of one page to one query head of one token.
@@ -22,14 +22,14 @@ impl Partial {
 /// Compute the partials of the page at block `index` for queries (after RoPE, scaled; `[tokens][Q_HEADS][HEAD_DIM]`) at positions
 /// `start`, `start + 1`, …, into `out[tokens][Q_HEADS]`. Partials of tokens before the page are not written, because
 /// [`super::merge`] never reads them.
-pub fn split(page: &Page, index: usize, queries: &[f32], start: usize, out: &mut [Partial]) {
+pub fn split(page: &Heads, index: usize, queries: &[f32], start: usize, out: &mut [Partial]) {
     let first = index * PAGE_TOKENS;
     let tokens = queries.chunks_exact(Q_HEADS * HEAD_DIM).zip(out.chunks_exact_mut(Q_HEADS));
     for (t, (query, out)) in tokens.enumerate() {
         let Some(visible) = (start + t + 1).checked_sub(first).filter(|n| *n > 0) else { continue };
         for h in 0..KV_HEADS {
             let query = &query[h * GROUP * HEAD_DIM..][..GROUP * HEAD_DIM];
-            group(&page.heads[h], visible.min(PAGE_TOKENS), query, &mut out[h * GROUP..][..GROUP]);
+            group(&page[h], visible.min(PAGE_TOKENS), query, &mut out[h * GROUP..][..GROUP]);
         }
     }
 }

@@ -49,8 +49,9 @@ impl Stage {
 
 /// Return the name of the space of a run with `contract`.
 #[must_use]
-pub fn space_of(contract: &str) -> String {
-    format!("{}-{}", Stage::Inexact.space(), contract.replace(':', "-"))
+pub fn space_of(contract: &str, prefetch: bool) -> String {
+    let without = if prefetch { "" } else { "-no-prefetch" };
+    format!("{}-{}{without}", Stage::Inexact.space(), contract.replace(':', "-"))
 }
 
 /// Points at which the engine waits for its parent.
@@ -149,6 +150,8 @@ pub struct Measured {
 pub struct Reading {
     /// The contract.
     pub contract: String,
+    /// Look-aheads and attention were reported, so that the daemon could prefetch.
+    pub prefetch: bool,
     /// Skipped pages and their attention.
     pub omitted: Omitted,
     /// Effect on the logits, with the reference's tokens as input.

@@ -3,7 +3,7 @@
 //! A first, short-lived engine checks that the daemon has room for all the KV. The second decodes the same text three times: over a
 //! plain array, over kvtide with everything resident, and over kvtide with a small tier 0. It compares every logit; on a device, it
 //! compares the last two runs, which use the same kernels. Then it decodes the reference's tokens with the small tier 0 for each
-//! other reading contract. It reports on stdout ([`Message`]) and ends with its parent.
+//! other reading contract, without prefetch and with it. It reports on stdout ([`Message`]) and ends with its parent.
 //!
 //! It uses the client only, like any engine.
 
@@ -54,6 +54,12 @@ pub struct EngineArgs {
     /// Contracts other than exact to decode with
     #[arg(long = "contract")]
     pub contracts: Vec<Contract>,
+    /// Time in microseconds that a step under them waits for selected pages
+    #[arg(long, default_value_t = 0)]
+    pub max_stall_us: u32,
+    /// Decode with each of them without prefetch too
+    #[arg(long)]
+    pub compare_prefetch: bool,
     /// Mapped frames in addition to tier 0
     #[arg(long, default_value_t = 0)]
     pub host_windows: u32,
@@ -101,7 +107,7 @@ pub fn run(args: &EngineArgs) -> ExitCode {
 }
 
 /// Let the kernel kill this process when its parent ends in any way.
-fn tie_to_parent(parent: i32) -> Result<(), EngineError> {
+pub(super) fn tie_to_parent(parent: i32) -> Result<(), EngineError> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|errno| EngineError::Parent(errno.into()))?;
     // The parent may have ended before the line above.
     if getppid() == Pid::from_raw(parent) {

@@ -87,6 +87,16 @@ impl<'a, S: Kv> Run<'a, S> {
         &self.store
     }
 
+    /// Return the store, to prepare it between runs.
+    pub fn store_mut(&mut self) -> &mut S {
+        &mut self.store
+    }
+
+    /// Return the logits of a token.
+    pub fn vocabulary(&self) -> usize {
+        self.decoder.config().vocab_size
+    }
+
     /// Return the time of each decode step.
     pub fn step_times(&self) -> &[Duration] {
         &self.step_times

@@ -91,8 +91,10 @@ pub(super) fn run(args: &EngineArgs, report: &mut Report) -> Result<bool, Engine
     let exact = engine.stage(Stage::Resident, |engine, at| engine.resident(plain, at))?
         && engine.stage(Stage::Tiered, Engine::tiered)?;
     for contract in args.contracts.iter().filter(|_| exact) {
-        if !engine.stage(Stage::Inexact, |engine, at| engine.inexact(*contract, at))? {
-            return Ok(false);
+        for prefetch in if args.compare_prefetch { &[false, true][..] } else { &[true] } {
+            if !engine.stage(Stage::Inexact, |engine, at| engine.inexact(*contract, *prefetch, at))? {
+                return Ok(false);
+            }
         }
     }
     Ok(exact)
@@ -172,8 +174,8 @@ impl<'a> Engine<'a> {
     }
 
     /// Run with a small tier 0, decoding the reference's tokens with a contract other than exact.
-    fn inexact(&mut self, contract: Contract, at: &mut usize) -> Result<(), Stop> {
-        let store = attach_inexact(self.args, contract, self.sizes)?;
+    fn inexact(&mut self, contract: Contract, prefetch: bool, at: &mut usize) -> Result<(), Stop> {
+        let store = attach_inexact(self.args, contract, prefetch, self.sizes)?;
         let (mut run, mut measured) = self.prefill_over(store, Stage::Inexact, at)?;
         let before = counters(run.store());
         let mut drift = Drift::default();
@@ -186,7 +188,7 @@ impl<'a> Engine<'a> {
         }
         measured.decode = counters(run.store()) - before;
         let omitted = run.store().omitted();
-        measured.reading = Some(Reading { contract: contract.to_string(), omitted, drift });
+        measured.reading = Some(Reading { contract: contract.to_string(), prefetch, omitted, drift });
         let measured = with_steps(measured, run.step_times());
         self.report.checkpoint(Stage::Inexact, Checkpoint::End)?;
         self.report.send(&Message::Ended { stage: Stage::Inexact, measured })?;
@@ -278,10 +280,11 @@ fn attach(args: &EngineArgs, stage: Stage, sizes: Sizes, frames: u32) -> Result<
 }
 
 /// Attach a session that decodes with `contract` and the small tier 0.
-fn attach_inexact(args: &EngineArgs, contract: Contract, sizes: Sizes) -> Result<Store, TieredError> {
-    let name = space_of(&contract.to_string());
+fn attach_inexact(args: &EngineArgs, contract: Contract, prefetch: bool, sizes: Sizes) -> Result<Store, TieredError> {
+    let name = space_of(&contract.to_string(), prefetch);
     let digests = digests(contract, sizes.digest_pages(), !args.device.is_host());
-    let spec = SessionSpec { digests, ..spec(args, name, sizes, args.tier0_frames) };
+    let max_stall = Duration::from_micros(args.max_stall_us.into());
+    let spec = SessionSpec { digests, max_stall, prefetch, ..spec(args, name, sizes, args.tier0_frames) };
     Store::contracted(spec, contract, pages_of(sizes.tokens()))
 }
 
@@ -296,6 +299,8 @@ fn spec(args: &EngineArgs, space: String, sizes: Sizes, frames: u32) -> SessionS
         windows: 0,
         device: args.device.choice,
         digests: None,
+        max_stall: Duration::ZERO,
+        prefetch: true,
     }
 }
 

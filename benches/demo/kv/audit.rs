@@ -72,7 +72,7 @@ impl Audit {
         self.sums.clear();
         let (sums, cells) = (&mut self.sums, &mut self.cells);
         let Ok(()) = self.shadow.visit(plane, |index, page| {
-            split(page, index, rows.q, rows.start, cells);
+            split(&page.heads, index, rows.q, rows.start, cells);
             sums.push(std::array::from_fn(|head| (cells[head].max, cells[head].sum)));
         });
         let mut shares = [0.0f64; Q_HEADS];

@@ -66,6 +66,8 @@ impl Omitted {
 pub struct Contracted {
     sequence: Sequence,
     contract: Contract,
+    /// Report look-aheads and attention.
+    prefetch: bool,
     /// Decoding has begun, so the contract is in force.
     inexact: bool,
     shadow: Plain,
@@ -111,11 +113,12 @@ impl Contracted {
     /// # Errors
     /// The daemon cannot be reached or refuses, or the plain array cannot be allocated.
     pub fn attach(spec: SessionSpec, contract: Contract, pages: usize) -> Result<Contracted, TieredError> {
-        let planes = spec.planes;
+        let (planes, prefetch) = (spec.planes, spec.prefetch);
         let shadow = Plain::new(planes, pages * PAGE_TOKENS).map_err(TieredError::Shadow)?;
         Ok(Contracted {
             sequence: Sequence::attach(spec)?,
             contract,
+            prefetch,
             inexact: false,
             shadow,
             read: Vec::with_capacity(pages),
@@ -170,7 +173,7 @@ impl Contracted {
         let page = self.sequence.lane.page(self.sequence.id(), index as u32, plane as u16);
         let page = page.and_then(|bytes| Page::ref_from_bytes(bytes).ok());
         let page = page.ok_or(TieredError::Page { what: "readable", plane, index })?;
-        split(page, index, rows.q, rows.start, partials.page_mut(index));
+        split(&page.heads, index, rows.q, rows.start, partials.page_mut(index));
         self.read[index] = true;
         Ok(())
     }
@@ -232,7 +235,7 @@ impl Contracted {
             if read[index] {
                 return;
             }
-            split(page, index, rows.q, rows.start, cells);
+            split(&page.heads, index, rows.q, rows.start, cells);
             for ((lost, cell), sum) in lost.iter_mut().zip(&*cells).zip(&sums) {
                 *lost += f64::from(cell.sum) * (f64::from(cell.max) - f64::from(*sum)).exp();
             }
@@ -258,7 +261,7 @@ impl Kv for Contracted {
     }
 
     fn wants_ahead(&mut self) -> Result<bool, TieredError> {
-        Ok(self.sequence.lane.wants_ahead(self.sequence.id())?)
+        Ok(self.prefetch && self.sequence.lane.wants_ahead(self.sequence.id())?)
     }
 
     fn ahead(&mut self, plane: usize, queries: &[f32]) -> Result<(), TieredError> {
@@ -285,7 +288,7 @@ impl Kv for Contracted {
         }
         merge(partials, rows.start, out);
         if self.inexact {
-            if self.sequence.lane.wants_mass(self.sequence.id())? {
+            if self.prefetch && self.sequence.lane.wants_mass(self.sequence.id())? {
                 self.tell(plane, partials)?;
             }
             self.audit(plane, &rows, partials);

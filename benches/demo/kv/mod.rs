@@ -111,7 +111,7 @@ impl<S: KvStore> Kv for S {
             self.tail(plane, position / PAGE_TOKENS)?.write(position % PAGE_TOKENS, k, v);
         }
         partials.begin(k.len() / width);
-        self.visit(plane, |index, page| split(page, index, q, start, partials.page_mut(index)))?;
+        self.visit(plane, |index, page| split(&page.heads, index, q, start, partials.page_mut(index)))?;
         merge(partials, start, out);
         Ok(())
     }

@@ -36,6 +36,10 @@ pub struct SessionSpec {
     pub device: DeviceChoice,
     /// Digests to keep.
     pub digests: Option<DigestOptions>,
+    /// Time that a step under `approx` waits in a plane for selected pages.
+    pub max_stall: Duration,
+    /// Report look-aheads and attention, from which the daemon prefetches.
+    pub prefetch: bool,
 }
 
 /// A sequence and its session.
@@ -73,6 +77,7 @@ impl Sequence {
             timeout: TIMEOUT,
             device: spec.device,
             digests: spec.digests,
+            max_stall: spec.max_stall,
             ..Options::new(spec.socket, space, vec![spec.frames])
         };
         let client = Client::attach(options)?;

@@ -4,6 +4,8 @@
 const PANEL: usize = 16;
 /// Rows (tokens) that share one read of a panel.
 const ROWS: usize = 4;
+/// From this number of rows on, a second thread computes half of them. A smaller product takes less time than a thread needs to start.
+const ROWS_SHARED: usize = 32;
 
 /// A weight matrix `[outputs, inputs]`, stored as panels of [`PANEL`] outputs, `[inputs][PANEL]` each; the last one is padded with
 /// zeros.
@@ -31,6 +33,20 @@ impl Linear {
     pub(super) fn apply(&self, x: &[f32], out: &mut [f32]) {
         let rows = x.len() / self.inputs;
         assert_eq!((x.len(), out.len()), (rows * self.inputs, rows * self.outputs), "row-major operands");
+        if rows < ROWS_SHARED {
+            return self.rows(x, out);
+        }
+        let half = (rows / 2).next_multiple_of(ROWS);
+        let (x, rest) = x.split_at(half * self.inputs);
+        let (out, out_rest) = out.split_at_mut(half * self.outputs);
+        std::thread::scope(|scope| {
+            scope.spawn(|| self.rows(rest, out_rest));
+            self.rows(x, out);
+        });
+    }
+
+    fn rows(&self, x: &[f32], out: &mut [f32]) {
+        let rows = x.len() / self.inputs;
         for (p, panel) in self.panels.chunks_exact(self.inputs).enumerate() {
             let mut row = 0;
             while row + ROWS <= rows {
@@ -74,7 +90,7 @@ mod tests {
         let value = |i: usize| ((i * 2_654_435_761) % 1000) as f32 / 500.0 - 1.0;
         let weight: Vec<f32> = (0..outputs * inputs).map(value).collect();
         let linear = Linear::new(&weight, outputs, inputs);
-        for rows in 1..=9 {
+        for rows in (1..=9).chain([32, 35]) {
             let x: Vec<f32> = (0..rows * inputs).map(|i| value(i + 7)).collect();
             let mut out = vec![f32::NAN; rows * outputs];
             linear.apply(&x, &mut out);
