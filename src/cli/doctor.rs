@@ -436,7 +436,8 @@ mod tests {
                 ("proc/driver/nvidia/version", "NVRM version: 570\n"),
             ],
         );
-        let checks: [(fn(&Host<'_>) -> Check, Verdict); 5] = [
+        type Look = fn(&Host<'_>) -> Check;
+        let checks: [(Look, Verdict); 5] = [
             (kernel, Verdict::Fail),
             (io_uring, Verdict::Warn),
             (huge_pages, Verdict::Warn),

@@ -62,7 +62,7 @@ struct Loaded {
     channel: Channel,
     memory: Memory,
     rounds: u128,
-    daemon: PrivateDaemon,
+    _daemon: PrivateDaemon,
     address: SocketAddr,
     _files: Files,
     _dir: Dir,
@@ -90,7 +90,7 @@ impl Loaded {
         let mut paged = Engine::attach(daemon.socket(), 1);
         let seqs = paged.write_all();
         let (_client, channel, memory) = attach_as(daemon.socket(), Some(files.0.join("a")), (1, 0), 2 * PREFIX_BLOCKS);
-        Loaded { paged, seqs, _client, channel, memory, rounds: 0, daemon, address, _files: files, _dir: dir }
+        Loaded { paged, seqs, _client, channel, memory, rounds: 0, _daemon: daemon, address, _files: files, _dir: dir }
     }
 
     /// Read all sequences; store, look up and load a prefix.

@@ -43,6 +43,13 @@ def again(world: World) -> Result:
         second = engine.run(prompts, forget=True)
         result.compare(second, reference)
         result.hits(second, full(prompts))
+        counted = lambda m: sum(m[f"hits/loaded_tokens/{tier}"] for tier in ("tier0", "host", "nvme"))  # noqa: E731
+        daemon.until(f"its status counts {result.hit_tokens} tokens loaded", lambda m: counted(m) == result.hit_tokens)
+        hits = daemon.metrics()
+        check(
+            result.hit_tokens <= hits["hits/found_tokens"] <= hits["hits/asked_tokens"],
+            f"the status counts {hits['hits/found_tokens']:g} of {hits['hits/asked_tokens']:g} tokens found, {result.hit_tokens} were hit",
+        )
         external = engine.metrics()["vllm:external_prefix_cache_hits"]
         check(external == result.hit_tokens, f"vLLM counts {external:g} tokens hit by the connector, its answers {result.hit_tokens}")
         timed = prompts[-len(TIMED_TOKENS) :]

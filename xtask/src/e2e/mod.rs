@@ -1,11 +1,13 @@
 //! Real engines on a daemon of this build. Each engine has its own environment below target/tools, created once.
 
+mod cli;
 mod llama;
 
 use crate::python::{self, venv};
 use crate::run::{Error, cargo, root, run};
 use std::path::{Path, PathBuf};
 
+pub use cli::check as cli;
 pub use llama::{build as llama_build, check as llama};
 
 /// Packages of the vLLM cases, and replacements for some of the dependencies.
