@@ -16,7 +16,7 @@ pub(super) const NEXT: &str = "Next: use it with your own engine: docs/quickstar
 /// Version of the JSON object: increased when a field changes its meaning or leaves.
 const VERSION: u32 = 1;
 /// Characters of the longest bar.
-const BAR: usize = 36;
+const BAR: usize = 34;
 
 /// Results of the parts that ran.
 #[derive(Debug, Default)]
