@@ -32,7 +32,6 @@ const OLD: &[(&str, &str)] = &[
     ("reroot", "record again"),
     ("seat", "entry"),
     ("shed", "unmap"),
-    ("shell", "daemon"),
     ("soft", "predicted"),
     ("spill", "overflow"),
     ("squeeze", "reclaim"),
