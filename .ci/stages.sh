@@ -153,6 +153,7 @@ install_test_tools() {
     command -v fio >/dev/null || missing+=(fio)
     command -v systemd-analyze >/dev/null || missing+=(systemd)
     command -v curl >/dev/null || missing+=(curl)
+    command -v chromium >/dev/null || missing+=(chromium)
     install_debian "${missing[@]}"
     install_prometheus
 }

@@ -38,6 +38,8 @@ const HELP: &str = "cargo xtask COMMAND
                     run the commands of README and the quickstarts literally, in an empty environment; --warm: with this build and
                     the environment of the other cases
   e2e cli [--json]  run the tool against real daemons: the examples of every help, what operators do
+  e2e web [--json] [--shots DIR] [--case NAME]
+                    run the web page's cases in Chromium (Debian: chromium)
   e2e sglang        run the storage backend's tests against SGLang's own classes
   environments      create the Python environments of all commands in advance
   fuzz [SECONDS]    run every fuzz target for SECONDS each (default 15) from a random seed, on the stable toolchain
@@ -63,6 +65,7 @@ fn main() -> ExitCode {
         ["fuzz", seconds] => number("fuzz takes whole seconds or --replay", seconds)
             .and_then(|seconds| fuzz::all(fuzz::Until::Seconds(seconds))),
         ["kernels", rest @ ..] => kernels::Options::parse(rest).and_then(|options| kernels::check(&options)),
+        ["e2e", "web", words @ ..] => e2e::web(words),
         ["e2e", "cli"] => e2e::cli(false),
         ["e2e", "cli", "--json"] => e2e::cli(true),
         ["gpu-bundle"] => gpu_bundle::make(),

@@ -66,6 +66,11 @@ class Daemon:
             self._arguments += ["--nvme-dir", str(self.nvme), "--nvme-bytes", str(nvme_mib * MIB)]
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def port(self) -> int:
+        """Return the port of its HTTP address."""
+        return self._port
+
     def log(self) -> str:
         """Return the end of the daemon's log."""
         path = self._directory / "daemon.log"

@@ -7,6 +7,8 @@
 //! | `/healthz` | 200 while the daemon is healthy, else 503; JSON with the reasons and the degradations |
 //! | `/readyz` | 200 while engines can attach and the daemon is healthy, else 503; JSON with the reasons and the start's progress |
 //! | `/v1/status` | full status as JSON |
+//! | `/` | the web page ([`page`]) for browsers, else a list of the paths |
+//! | `/v1/history` | the figures of the last hour, as columns |
 //! | `/v1/cache/search` | a block by its hash, or spaces and tenants by a part of their name |
 //! | POST `/v1/cache/pin`, `unpin`, `evict`, `clear`, POST `/v1/drain` | actions of operators ([`operate`]) |
 //!
@@ -19,6 +21,7 @@ pub mod client;
 mod listener;
 mod metrics;
 pub mod operate;
+mod page;
 mod routes;
 mod server;
 

@@ -4,6 +4,7 @@ use super::access::{Access, Wants};
 use super::listener::Peer;
 use super::metrics::{self, Format};
 use super::operate::{Done, OnBlock, Refused};
+use super::page;
 use crate::output::Versioned;
 use crate::status::{HealthMonitor, HttpCounters, Snapshot, ThreadRegistry};
 use axum::Router;
@@ -46,6 +47,7 @@ pub(super) fn router(daemon: Daemon, counters: HttpCounters) -> Router {
         .layer(middleware::from_fn_with_state((daemon.clone(), Wants::Act), admit));
     let reads = Router::new()
         .route("/v1/status", get(status))
+        .route("/v1/history", get(history))
         .route("/v1/cache/search", get(search))
         .layer(middleware::from_fn_with_state((daemon.clone(), Wants::Read), admit));
     let router = Router::new()
@@ -54,6 +56,7 @@ pub(super) fn router(daemon: Daemon, counters: HttpCounters) -> Router {
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .merge(acts)
+        .merge(page::router())
         .merge(reads)
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
@@ -125,6 +128,18 @@ async fn drain(State(daemon): State<Daemon>, bytes: Bytes) -> Response {
     done(body(&bytes).map(|what| daemon.drain(what)))
 }
 
+/// Figures of the last hour: `columns` by name, the oldest value first.
+async fn history(State(daemon): State<Daemon>) -> Response {
+    let columns: serde_json::Map<String, Value> = daemon
+        .registry
+        .history()
+        .columns()
+        .into_iter()
+        .map(|(name, values)| (name.to_owned(), values.into()))
+        .collect();
+    answer(StatusCode::OK, &Versioned::new(&json!({ "columns": columns })))
+}
+
 async fn search(State(daemon): State<Daemon>, Query(asked): Query<Asked>) -> Response {
     let snapshot = match snapshot(&daemon).await {
         Ok(snapshot) => snapshot,
@@ -182,12 +197,15 @@ fn shown(uri: &Uri) -> String {
     uri.path().chars().take(200).collect()
 }
 
-async fn index() -> &'static str {
-    "kvtided\n\n/metrics    Prometheus metrics\n/healthz    200 while healthy, else 503 with the reasons\n\
-     /readyz     200 while engines can attach, else 503 with the reasons\n/v1/status  full status as JSON\n\
-     /v1/cache/search?q=TEXT  a block by its hash, or spaces and tenants by a part of their name\n\
-     POST /v1/cache/pin, unpin, evict, clear, /v1/drain  actions of operators\n"
+async fn index(headers: HeaderMap) -> Response {
+    page::index(&headers).unwrap_or_else(|| PATHS.into_response())
 }
+
+/// What is where, for clients that are no browsers.
+const PATHS: &str = "kvtided\n\n/metrics    Prometheus metrics\n/healthz    200 while healthy, else 503 with the reasons\n\
+     /readyz     200 while engines can attach, else 503 with the reasons\n/v1/status  full status as JSON\n/v1/history the last hour, as columns\n\
+     /v1/cache/search?q=TEXT  a block by its hash, or spaces and tenants by a part of their name\n\
+     POST /v1/cache/pin, unpin, evict, clear, /v1/drain  actions of operators\n";
 
 async fn not_found(uri: Uri) -> Response {
     (StatusCode::NOT_FOUND, format!("{}: not found; GET / lists the paths\n", shown(&uri))).into_response()

@@ -156,6 +156,7 @@ impl Monitor {
             if Instant::now() >= due {
                 due = Instant::now() + beat;
                 self.handle(&snapshot);
+                self.thread_registry.history().take(Instant::now(), &snapshot);
                 self.log.tell_left_out();
             }
         }

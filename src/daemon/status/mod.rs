@@ -18,6 +18,7 @@ mod dump;
 mod endurance;
 mod health;
 mod health_monitor;
+mod history;
 mod http;
 mod snapshot;
 mod tenants;

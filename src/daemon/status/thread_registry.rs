@@ -1,6 +1,7 @@
 //! Registry of the threads' published figures, and the daemon's stage. Shared by the threads and the health monitor.
 
 use super::endurance::Bounds;
+use super::history::History;
 use super::http::HttpCounters;
 use super::tenants::Quota;
 use crate::host::HostStatus;
@@ -80,6 +81,7 @@ struct Inner {
     /// An operator has stopped attaches.
     drained: AtomicBool,
     reloads: Mutex<Reloads>,
+    history: History,
     /// Names and quotas of the domains.
     tenants: Mutex<Vec<Quota>>,
     http_counters: HttpCounters,
@@ -145,6 +147,11 @@ impl ThreadRegistry {
             Ok(changes) => Reloads { count, changes, ..Reloads::default() },
             Err(failed) => Reloads { count, failed, ..Reloads::default() },
         };
+    }
+
+    /// Return the figures of the last hour.
+    pub fn history(&self) -> &History {
+        &self.0.history
     }
 
     /// Return the reloads so far.

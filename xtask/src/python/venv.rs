@@ -33,14 +33,17 @@ impl Python {
         self.program.with_file_name(name)
     }
 
+    /// Return a command that runs it and ignores the user's own packages.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg("-s").env("PYTHONNOUSERSITE", "1").env_remove("PYTHONPATH").env_remove("VIRTUAL_ENV");
+        command
+    }
+
     /// Return a command that runs a module of it and ignores the user's own packages.
     pub fn module(&self, name: &str) -> Command {
-        let mut command = Command::new(&self.program);
-        command
-            .args(["-s", "-m", name])
-            .env("PYTHONNOUSERSITE", "1")
-            .env_remove("PYTHONPATH")
-            .env_remove("VIRTUAL_ENV");
+        let mut command = self.command();
+        command.args(["-m", name]);
         command
     }
 }

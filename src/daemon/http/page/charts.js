@@ -1,0 +1,120 @@
+// Charts of the last hour. Each has a caption with its present values, so that nothing is only in the picture.
+
+const COLORS = ["--accent", "--good", "--fair", "--bad", "--soft"];
+/// Points kept, as in the daemon.
+const POINTS = 720;
+
+const color = (index) => getComputedStyle(document.documentElement).getPropertyValue(COLORS[index % COLORS.length]).trim();
+
+// Each chart: the figure's id, its title, its lines, and how a value is written. A line's `of` takes a point and the one before it
+// (null for the first), and returns a number or null.
+const rate = (name, by = 1) => (now, before) => {
+  if (!before || now.time_s <= before.time_s || now[name] < before[name]) return null;
+  return (now[name] - before[name]) / (now.time_s - before.time_s) / by;
+};
+const level = (used, all) => (now) => (now[all] > 0 ? (100 * now[used]) / now[all] : null);
+const latency = (name) => (now) => (now[name] > 0 ? now[name] / 1000 : null);
+
+export class Charts {
+  constructor(format) {
+    this.columns = {};
+    this.charts = [
+      ["chart-tokens", "Tokens a second", format.count, [
+        ["asked for", rate("asked_tokens")], ["found", rate("found_tokens")], ["loaded from host memory", rate("loaded_host_tokens")],
+        ["from NVMe", rate("loaded_nvme_tokens")], ["from tier 0", rate("loaded_tier0_tokens")]]],
+      ["chart-saved", "Time saved, seconds a second", (v) => v.toFixed(2), [
+        ["computing it would take", rate("recompute_us", 1e6)], ["loading takes", rate("load_us", 1e6)]]],
+      ["chart-fill", "Fill, %", (v) => `${v.toFixed(0)} %`, [
+        ["tier 0", level("tier0_used_bytes", "tier0_bytes")], ["host memory", level("host_used_bytes", "host_bytes")],
+        ["NVMe", level("nvme_used_bytes", "nvme_bytes")]]],
+      ["chart-moved", "Bytes moved a second", format.bytes, [
+        ["host to tier 0", rate("host_to_tier0_bytes")], ["tier 0 to host", rate("tier0_to_host_bytes")],
+        ["NVMe to host", rate("nvme_to_host_bytes")], ["host to NVMe", rate("host_to_nvme_bytes")]]],
+      ["chart-lookup", "Lookups, ms", (v) => v.toFixed(3), [["p50", latency("lookup_p50_us")], ["p99", latency("lookup_p99_us")]]],
+      ["chart-load", "Loads, ms", (v) => v.toFixed(1), [["p50", latency("load_p50_us")], ["p99", latency("load_p99_us")]]],
+      ["chart-disk", "NVMe, bytes a second", format.bytes, [["read", rate("disk_read_bytes")], ["written", rate("disk_written_bytes")]]],
+      ["chart-prefetch", "Prefetched pages a second", format.count, [
+        ["used", rate("prefetch_used")], ["late", rate("prefetch_late")], ["wasted", rate("prefetch_wasted")]]],
+      ["chart-evicted", "Evictions a second", format.count, [
+        ["pages from tier 0", rate("evicted_tier0_pages")], ["pages from host memory", rate("evicted_host_pages")],
+        ["blocks dropped", rate("dropped_blocks")], ["by hand", rate("dropped_by_hand")]]],
+    ].map(([id, title, write, lines]) => ({ figure: document.getElementById(id), title, write, lines, plot: null }));
+    new ResizeObserver(() => this.size()).observe(document.getElementById("main"));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.again());
+  }
+
+  // Take the daemon's columns.
+  begin(columns) {
+    this.columns = columns;
+    this.draw();
+  }
+
+  // Add a point of the status, shaped as a point of the history.
+  add(point) {
+    for (const [name, values] of Object.entries(this.columns)) {
+      values.push(point[name] ?? values[values.length - 1] ?? 0);
+      if (values.length > POINTS) values.shift();
+    }
+    this.draw();
+  }
+
+  points() {
+    const names = Object.keys(this.columns);
+    const times = this.columns.time_s ?? [];
+    return times.map((_, at) => Object.fromEntries(names.map((name) => [name, this.columns[name][at]])));
+  }
+
+  draw() {
+    const points = this.points();
+    const times = points.map((point) => point.time_s);
+    for (const chart of this.charts) {
+      const lines = chart.lines.map(([, of]) => points.map((point, at) => of(point, at ? points[at - 1] : null)));
+      const data = [times, ...lines];
+      if (chart.plot) chart.plot.setData(data);
+      else if (times.length) this.create(chart, data);
+      this.caption(chart, lines);
+    }
+  }
+
+  create(chart, data) {
+    const place = document.createElement("div");
+    place.setAttribute("aria-hidden", "true");
+    chart.figure.replaceChildren(place, document.createElement("figcaption"));
+    const axis = { stroke: color(4), grid: { stroke: "rgba(128,128,128,.2)" }, ticks: { show: false } };
+    const series = chart.lines.map(([label], at) => ({
+      label, stroke: color(at), width: 1.5, spanGaps: false, points: { show: false }, value: (_, v) => (v == null ? "–" : chart.write(v)),
+    }));
+    const options = {
+      width: Math.max(chart.figure.clientWidth, 200), height: 180, cursor: { drag: { x: false, y: false } }, legend: { show: false },
+      scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },
+      axes: [axis, { ...axis, size: 70, values: (_, values) => values.map((v) => chart.write(v)) }],
+      series: [{}, ...series],
+    };
+    chart.plot = new uPlot(options, data, place);
+  }
+
+  caption(chart, lines) {
+    const caption = chart.figure.querySelector("figcaption");
+    if (!caption) return;
+    const title = document.createElement("strong");
+    title.textContent = chart.title;
+    const now = chart.lines.map(([label], at) => {
+      const known = lines[at].filter((value) => value != null);
+      return `${label} ${known.length ? chart.write(known[known.length - 1]) : "–"}`;
+    });
+    caption.replaceChildren(title, `: ${now.join(", ")}`);
+  }
+
+  size() {
+    for (const { plot, figure } of this.charts) plot?.setSize({ width: Math.max(figure.clientWidth, 200), height: 180 });
+  }
+
+  // Colors have changed.
+  again() {
+    for (const chart of this.charts) {
+      chart.plot?.destroy();
+      chart.plot = null;
+    }
+    this.draw();
+  }
+}

@@ -1,0 +1,289 @@
+// The page: asks the daemon every two seconds and writes what it says. Text from outside is only ever set as text.
+
+import { Charts } from "./charts.js";
+
+const EVERY_MS = 2000;
+/// Seconds between two points of the charts, as in the daemon.
+const STEP_S = 5;
+
+const by = (id) => document.getElementById(id);
+const element = (name, text, className) => {
+  const made = document.createElement(name);
+  if (text != null) made.textContent = text;
+  if (className) made.className = className;
+  return made;
+};
+
+const scaled = (value, base, units) => {
+  let unit = 0;
+  while (value >= base * 0.9995 && unit + 1 < units.length) { value /= base; unit += 1; }
+  const digits = unit === 0 && value >= 10 ? 0 : value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
+  return `${Number.isInteger(value) && unit === 0 ? value : value.toFixed(digits)}${units[unit]}`;
+};
+const format = {
+  bytes: (value) => scaled(value, 1024, [" B", " KiB", " MiB", " GiB", " TiB", " PiB"]),
+  count: (value) => scaled(value, 1000, ["", "k", "M", "G", "T"]),
+  percent: (part, whole) => (whole > 0 ? `${((100 * part) / whole).toFixed(1)} %` : "–"),
+  seconds: (value) => {
+    const s = Math.abs(value);
+    const text = s < 60 ? `${s.toFixed(1)} s` : s < 3600 ? `${(s / 60).toFixed(1)} min` : s < 172800 ? `${(s / 3600).toFixed(1)} h` : `${(s / 86400).toFixed(1)} d`;
+    return value < 0 ? `−${text}` : text;
+  },
+};
+
+const NONE = { asked_tokens: 0, found_tokens: 0, loaded_tokens: { tier0: 0, host: 0, nvme: 0 }, recompute_us: 0, load_us: 0 };
+const hitsOf = (some) => ({ ...NONE, ...(some?.hits ?? {}) });
+const loaded = (hits) => hits.loaded_tokens.tier0 + hits.loaded_tokens.host + hits.loaded_tokens.nvme;
+const sum = (items, of) => items.reduce((all, item) => all + (of(item) ?? 0), 0);
+const edge = (edge) => sum(edge?.bytes ?? [], (n) => n);
+const FULL = ["clean", "dirty", "pinned", "busy", "quarantined"];
+const used = (fill) => sum(FULL, (state) => fill?.[state]?.bytes);
+const all = (fill) => used(fill) + (fill?.free?.bytes ?? 0);
+
+const token = { get: () => sessionStorage.getItem("token") ?? "", set: (value) => sessionStorage.setItem("token", value) };
+
+async function ask(path, body) {
+  const headers = token.get() ? { Authorization: `Bearer ${token.get()}` } : {};
+  const options = body ? { method: "POST", body: JSON.stringify(body), headers } : { headers };
+  const answer = await fetch(path, { ...options, signal: AbortSignal.timeout(8000) });
+  const json = await answer.json().catch(() => ({ error: `the daemon answered with status ${answer.status}` }));
+  if (!answer.ok) throw Object.assign(new Error(json.error ?? `status ${answer.status}`), { answered: true, status: answer.status });
+  return json;
+}
+
+function figures(id, pairs) {
+  by(id).replaceChildren(...pairs.map(([name, value]) => {
+    const pair = element("div");
+    pair.append(element("dt", name), element("dd", value));
+    return pair;
+  }));
+}
+
+// Rows are arrays of cells; a cell is a text, or [text] for a number.
+function table(id, caption, head, rows) {
+  const columns = head.map((name, at) => {
+    const cell = element("th", name, rows.some((row) => Array.isArray(row[at])) ? "number" : "");
+    cell.scope = "col";
+    return cell;
+  });
+  const header = element("tr");
+  header.append(...columns);
+  const top = element("thead");
+  top.append(header);
+  const body = element("tbody");
+  for (const row of rows) {
+    const line = element("tr");
+    line.append(...row.map((cell) => (Array.isArray(cell) ? element("td", cell[0], "number") : element("td", cell, "text"))));
+    body.append(line);
+  }
+  if (!rows.length) {
+    const cell = element("td", "none");
+    cell.colSpan = head.length;
+    const line = element("tr");
+    line.append(cell);
+    body.append(line);
+  }
+  by(id).replaceChildren(element("caption", caption), top, body);
+}
+
+function health(kind, verdict, reasons) {
+  const section = by("health");
+  if (section.className !== kind) section.className = kind;
+  // Only changes are announced to screen readers.
+  if (by("verdict").textContent !== verdict) by("verdict").textContent = verdict;
+  const list = [...by("reasons").children].map((item) => item.textContent);
+  if (list.join("\n") !== reasons.join("\n")) by("reasons").replaceChildren(...reasons.map((reason) => element("li", reason)));
+}
+
+function show(status) {
+  const spaces = status.spaces ?? [];
+  const disks = status.disks ?? [];
+  const hits = hitsOf(status);
+  by("build").textContent = `kvtided ${status.build?.version ?? ""}, pid ${status.pid}, up ${format.seconds(status.uptime_s)}`;
+  const unhealthy = (status.unhealthy ?? []).map((reason) => reason.text);
+  const degraded = (status.degraded ?? []).map((reason) => reason.text);
+  if (status.drained) degraded.push("an operator drains the daemon: it takes no new sessions");
+  if (unhealthy.length) health("bad", "Unhealthy", [...unhealthy, ...degraded]);
+  else if (status.stage !== "serving") health("fair", status.stage === "starting" ? "Starting" : "Shutting down", [status.progress || "", ...degraded].filter(Boolean));
+  else if (degraded.length) health("fair", "Degraded", degraded);
+  else health("good", "Healthy", []);
+
+  figures("hits", [
+    ["hit rate", format.percent(hits.found_tokens, hits.asked_tokens)],
+    ["tokens asked for", format.count(hits.asked_tokens)],
+    ["tokens found", format.count(hits.found_tokens)],
+    ["tokens loaded", format.count(loaded(hits))],
+    ["time saved", format.seconds((hits.recompute_us - hits.load_us) / 1e6)],
+  ]);
+
+  const tier = (name, full, of, inward, outward, tokens) => [name, [format.bytes(full)], [format.bytes(of)], [format.percent(full, of)],
+    [format.bytes(inward)], [format.bytes(outward)], [format.count(tokens)]];
+  const moved = (name) => sum(spaces, (space) => edge(space.core?.[name]));
+  const tier0 = [sum(spaces, (s) => used(s.occupancy?.tier0)), sum(spaces, (s) => all(s.occupancy?.tier0))];
+  const host = [sum(spaces, (s) => used(s.occupancy?.host)), status.host?.capacity_bytes ?? 0];
+  const nvme = [sum(spaces, (s) => s.occupancy.nvme_slots_used * s.occupancy.nvme_slot_bytes), sum(disks, (d) => d.capacity_bytes)];
+  table("tiers", "Fill and bytes moved since the start", ["tier", "used", "capacity", "full", "in", "out", "tokens loaded"], [
+    tier("tier 0", ...tier0, moved("host_to_tier0"), moved("tier0_to_host"), hits.loaded_tokens.tier0),
+    tier("host memory", ...host, moved("tier0_to_host") + moved("nvme_to_host"), moved("host_to_tier0") + moved("host_to_nvme"), hits.loaded_tokens.host),
+    tier("NVMe", ...nvme, moved("host_to_nvme"), moved("nvme_to_host"), hits.loaded_tokens.nvme),
+  ]);
+
+  const ways = (disk, way, field) => sum(disk.classes ?? [], (c) => c[way]?.[field]);
+  const failures = (disk) => ways(disk, "reads", "failed") + ways(disk, "writes", "failed") + (disk.checksum_failures ?? 0);
+  const written = sum(disks, (disk) => ways(disk, "writes", "bytes"));
+  figures("nvme", [
+    ["errors", String(sum(disks, failures))],
+    ["bytes written", format.bytes(written)],
+    ["written for each token found", hits.found_tokens ? format.bytes(written / hits.found_tokens) : "–"],
+  ]);
+  table("disks", "Disks", ["disk", "state", "read", "written", "in flight", "errors", "endurance left"], disks.map((disk) => {
+    const wear = (status.wear ?? []).find((wear) => wear.disk === disk.number) ?? {};
+    const state = disk.out_of_service != null ? `out of service: ${disk.why_out}` : disk.stalled ? "stalled" : "ready";
+    return [`${disk.number} ${disk.dir}`, state, [format.bytes(ways(disk, "reads", "bytes"))], [format.bytes(ways(disk, "writes", "bytes"))],
+      [`${disk.at_device} of ${disk.depth}`], [String(failures(disk))], [wear.life_s != null ? format.seconds(wear.life_s) : "–"]];
+  }));
+
+  const core = (name) => sum(spaces, (space) => space.core?.[name]);
+  figures("prefetch", [
+    ["prefetched pages used", format.count(core("prefetch_used"))],
+    ["late", format.count(core("prefetch_late"))],
+    ["wasted", format.count(core("prefetch_wasted"))],
+    ["blocks dropped", format.count(core("cache_drops"))],
+    ["of them NVMe full", format.count(core("nvme_drops"))],
+    ["not admitted", format.count(core("refused_dropped"))],
+    ["expired", format.count(core("expired"))],
+    ["evicted by hand", format.count(core("evicted_by_hand"))],
+  ]);
+
+  const sessions = new Map((status.sessions ?? []).map((session) => [session.session, session]));
+  const attached = spaces.flatMap((space) => (space.attached ?? []).map((session) => [space, session]));
+  table("engines", "Attached engines", ["session", "program", "pid", "space", "shard", "hit rate", "asked for", "found", "loaded"],
+    attached.map(([space, session]) => {
+      const info = sessions.get(session.session) ?? {};
+      const hits = hitsOf(session);
+      return [String(session.session), info.program ?? "", [String(info.pid ?? "")], `${space.space} ${space.name}`, [String(info.shard ?? 0)],
+        [format.percent(hits.found_tokens, hits.asked_tokens)], [format.count(hits.asked_tokens)], [format.count(hits.found_tokens)], [format.count(loaded(hits))]];
+    }));
+  table("spaces", "Spaces", ["space", "name", "tenant", "engines", "blocks", "pinned", "hit rate", "found", "host memory", "NVMe"], spaces.map((space) => {
+    const hits = hitsOf(space);
+    return [String(space.space), space.name, space.domain, [String(space.sessions)], [format.count(space.occupancy.published)],
+      [String(space.occupancy.pinned ?? 0)], [format.percent(hits.found_tokens, hits.asked_tokens)], [format.count(hits.found_tokens)],
+      [format.bytes(used(space.occupancy.host))], [format.bytes(space.occupancy.nvme_slots_used * space.occupancy.nvme_slot_bytes)]];
+  }));
+  table("tenants", "Tenants", ["tenant", "engines", "blocks", "hit rate", "asked for", "found", "host memory, of its quota", "NVMe, of its quota"],
+    (status.tenants ?? []).map((tenant) => {
+      const hits = hitsOf(tenant);
+      return [tenant.name, [String(tenant.sessions)], [format.count(tenant.blocks)], [format.percent(hits.found_tokens, hits.asked_tokens)],
+        [format.count(hits.asked_tokens)], [format.count(hits.found_tokens)], [`${format.bytes(tenant.host_bytes)} of ${format.bytes(tenant.host_bytes_max)}`],
+        [`${format.bytes(tenant.nvme_bytes)} of ${format.bytes(tenant.nvme_bytes_max)}`]];
+    }));
+}
+
+function match(found) {
+  const card = element("div", null, "match");
+  const title = found.kind === "block" ? `block ${found.hash}` : `${found.kind} ${found.name}`;
+  card.append(element("h3", title));
+  const line = (text) => card.append(element("p", text));
+  if (found.kind === "block") line(`in space ${found.space} ${found.name} (tenant ${found.tenant}), ${found.position} blocks before it`);
+  else line(`${format.count(found.blocks)} blocks${found.kind === "space" ? ` of tenant ${found.tenant}` : ""}`);
+  line(found.tiers.map((tier) => `${tier.tier} ${format.bytes(tier.bytes)}`).join(", "));
+  for (const user of found.users) line(`used by session ${user.session}, ${user.program} (pid ${user.pid}), for ${format.seconds(user.since_s)}`);
+  if (found.pinned) line(found.ends_pinned || found.kind !== "block" ? "pinned" : "pinned: part of a longer prefix");
+  if (found.evicted_next) line(`evicted by ${found.evicted_next}`);
+  if (found.kind === "block" && token.get()) {
+    const row = element("div", null, "row");
+    for (const action of ["pin", "unpin", "evict"]) {
+      const button = element("button", action);
+      button.type = "button";
+      button.addEventListener("click", () => act(action, found));
+      row.append(button);
+    }
+    card.append(row);
+  }
+  return card;
+}
+
+async function act(action, found) {
+  if (action === "evict" && !confirm(`Evict block ${found.hash} and all blocks after it?`)) return;
+  try {
+    const done = await ask(`/v1/cache/${action}`, { space: found.space, hash: found.hash });
+    by("acting").textContent = done.text;
+  } catch (error) {
+    by("acting").textContent = `not done: ${error.message}`;
+  }
+  await search();
+}
+
+async function search() {
+  const text = by("text").value.trim();
+  try {
+    const found = await ask(`/v1/cache/search?q=${encodeURIComponent(text)}`);
+    const cards = found.matches.map(match);
+    if (!cards.length) cards.push(element("p", `nothing matches${found.near ? `; did you mean ${found.near}?` : ""}`));
+    if (found.more) cards.push(element("p", `and ${found.more} more`));
+    by("found").replaceChildren(...cards);
+  } catch (error) {
+    by("found").replaceChildren(element("p", `cannot search: ${error.message}`));
+  }
+}
+
+// A point of the charts, as the daemon's history has it; latencies come with the history alone.
+function pointOf(status) {
+  const spaces = status.spaces ?? [];
+  const hits = hitsOf(status);
+  const core = (name) => sum(spaces, (space) => space.core?.[name]);
+  const moved = (name) => sum(spaces, (space) => edge(space.core?.[name]));
+  const ways = (way) => sum(status.disks ?? [], (disk) => sum(disk.classes ?? [], (c) => c[way]?.bytes));
+  return {
+    time_s: Date.now() / 1000, asked_tokens: hits.asked_tokens, found_tokens: hits.found_tokens,
+    loaded_tier0_tokens: hits.loaded_tokens.tier0, loaded_host_tokens: hits.loaded_tokens.host, loaded_nvme_tokens: hits.loaded_tokens.nvme,
+    recompute_us: hits.recompute_us, load_us: hits.load_us,
+    tier0_used_bytes: sum(spaces, (s) => used(s.occupancy?.tier0)), tier0_bytes: sum(spaces, (s) => all(s.occupancy?.tier0)),
+    host_used_bytes: sum(spaces, (s) => used(s.occupancy?.host)), nvme_used_bytes: sum(spaces, (s) => s.occupancy.nvme_slots_used * s.occupancy.nvme_slot_bytes),
+    host_to_tier0_bytes: moved("host_to_tier0"), tier0_to_host_bytes: moved("tier0_to_host"), nvme_to_host_bytes: moved("nvme_to_host"),
+    host_to_nvme_bytes: moved("host_to_nvme"), lookup_p50_us: -1, lookup_p99_us: -1, load_p50_us: -1, load_p99_us: -1,
+    disk_read_bytes: ways("reads"), disk_written_bytes: ways("writes"),
+    prefetch_used: core("prefetch_used"), prefetch_late: core("prefetch_late"), prefetch_wasted: core("prefetch_wasted"),
+    evicted_tier0_pages: core("evictions"), evicted_host_pages: core("host_evictions"), dropped_blocks: core("cache_drops"),
+    dropped_by_hand: core("evicted_by_hand"),
+  };
+}
+
+const charts = new Charts(format);
+let heard = null;
+let drawn = 0;
+let pid = null;
+
+async function look() {
+  try {
+    const status = await ask("/v1/status");
+    heard = new Date();
+    show(status);
+    const now = Date.now() / 1000;
+    if (pid !== status.pid || now - drawn >= 12 * STEP_S) {
+      // At the start, for a new daemon, and every minute for the latencies.
+      charts.begin((await ask("/v1/history")).columns);
+      [pid, drawn] = [status.pid, now];
+      look.at = now;
+    } else if (now - (look.at ?? 0) >= STEP_S) {
+      charts.add(pointOf(status));
+      look.at = now;
+    }
+    document.documentElement.dataset.ready = "true";
+  } catch (error) {
+    const since = heard ? `; the last answer came at ${heard.toLocaleTimeString()}` : "";
+    const text = error.answered ? error.message : `no answer from the daemon${since}`;
+    health("bad", error.status === 401 ? "The operator's token is needed" : "No answer", [text]);
+  }
+  setTimeout(look, EVERY_MS);
+}
+
+by("search").addEventListener("submit", (event) => { event.preventDefault(); search(); });
+by("operator").addEventListener("submit", (event) => {
+  event.preventDefault();
+  token.set(by("token").value.trim());
+  by("token").value = "";
+  by("acting").textContent = token.get() ? "The token is used until this tab is closed." : "No token is used.";
+  if (by("found").children.length) search();
+});
+look();
