@@ -3,6 +3,8 @@
 const COLORS = ["--accent", "--good", "--fair", "--bad", "--soft"];
 /// Points kept, as in the daemon.
 const POINTS = 720;
+/// Seconds that the time axis shows at least.
+const SHOWN_S = 300;
 
 const color = (index) => getComputedStyle(document.documentElement).getPropertyValue(COLORS[index % COLORS.length]).trim();
 
@@ -86,7 +88,7 @@ export class Charts {
     }));
     const options = {
       width: Math.max(chart.figure.clientWidth, 200), height: 180, cursor: { drag: { x: false, y: false } }, legend: { show: false },
-      scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },
+      scales: { x: { range: (_, low, high) => [Math.min(low ?? high, high - SHOWN_S), high] }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },
       axes: [axis, { ...axis, size: 70, values: (_, values) => values.map((v) => chart.write(v)) }],
       series: [{}, ...series],
     };
