@@ -48,12 +48,12 @@ fn every_command_has_two_examples_that_work() {
     fs::write(&config, "[tiers.host]\ncapacity = \"64MiB\"\n").unwrap();
     let trace = scratch.path().join("trace.jsonl");
     fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/corpus/traces/requests"), &trace).unwrap();
-    let store_dir = stopped.store();
+    let (store_dir, nvme) = (stopped.store(), scratch.path().join("nvme"));
     let places = [
         ("/etc/kvtide/kvtided.toml", config.to_str().unwrap()),
         ("/var/lib/kvtide/nvme0", store_dir.parent().unwrap().to_str().unwrap()),
         ("/tmp/kvtide-man", scratch.path().to_str().unwrap()),
-        ("/var/tmp/kvtide", scratch.path().to_str().unwrap()),
+        ("/var/tmp/kvtide", nvme.to_str().unwrap()),
         ("/tmp/kvtide", scratch.path().to_str().unwrap()),
         ("trace.jsonl", trace.to_str().unwrap()),
         ("llama", "blocks"),

@@ -130,7 +130,11 @@ fn what_is_not_served_says_so() {
     assert_eq!((code, body.as_str()), (404, "/metric: not found; GET / lists the paths\n"));
     let (code, head, body) =
         exchange(address, "POST /metrics HTTP/1.1\r\nHost: k\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
-    assert_eq!((code, body.as_str()), (405, "method not allowed: all paths are read-only; use GET\n"), "{head}");
+    assert_eq!(
+        (code, body.as_str()),
+        (405, "method not allowed: use GET, or POST for the actions below /v1/cache and for /v1/drain\n"),
+        "{head}"
+    );
     assert!(head.contains("allow: get"), "{head}");
     let (code, ..) = exchange(address, "NONSENSE\r\n\r\n");
     assert_eq!(code, 400);
