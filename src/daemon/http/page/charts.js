@@ -1,6 +1,6 @@
 // Charts of the last hour. Each has a caption with its present values, so that nothing is only in the picture.
 
-const COLORS = ["--accent", "--good", "--fair", "--bad", "--soft"];
+const COLORS = ["--accent", "--good", "--fair", "--bad", "--soft", "--text"];
 /// Points kept, as in the daemon.
 const POINTS = 720;
 /// Seconds that the time axis shows at least.
@@ -39,7 +39,8 @@ export class Charts {
         ["used", rate("prefetch_used")], ["late", rate("prefetch_late")], ["wasted", rate("prefetch_wasted")]]],
       ["chart-evicted", "Evictions a second", format.count, [
         ["pages from tier 0", rate("evicted_tier0_pages")], ["pages from host memory", rate("evicted_host_pages")],
-        ["blocks dropped", rate("dropped_blocks")], ["by hand", rate("dropped_by_hand")]]],
+        ["blocks", rate("dropped_blocks")], ["of them for lack of NVMe", rate("dropped_nvme_full")],
+        ["not admitted", rate("dropped_not_admitted")], ["expired", rate("dropped_expired")], ["by hand", rate("dropped_by_hand")]]],
     ].map(([id, title, write, lines]) => ({ figure: document.getElementById(id), title, write, lines, plot: null }));
     new ResizeObserver(() => this.size()).observe(document.getElementById("main"));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.again());

@@ -38,6 +38,7 @@ const sum = (items, of) => items.reduce((all, item) => all + (of(item) ?? 0), 0)
 const edge = (edge) => sum(edge?.bytes ?? [], (n) => n);
 const FULL = ["clean", "dirty", "pinned", "busy", "quarantined"];
 const used = (fill) => sum(FULL, (state) => fill?.[state]?.bytes);
+const onNvme = (space) => (space.occupancy?.nvme_slots_used ?? 0) * (space.occupancy?.nvme_slot_bytes ?? 0);
 const all = (fill) => used(fill) + (fill?.free?.bytes ?? 0);
 
 const token = { get: () => sessionStorage.getItem("token") ?? "", set: (value) => sessionStorage.setItem("token", value) };
@@ -73,7 +74,12 @@ function table(id, caption, head, rows) {
   const body = element("tbody");
   for (const row of rows) {
     const line = element("tr");
-    line.append(...row.map((cell) => (Array.isArray(cell) ? element("td", cell[0], "number") : element("td", cell, "text"))));
+    line.append(...row.map((cell, at) => {
+      if (Array.isArray(cell)) return element("td", cell[0], "number");
+      const made = element(at ? "td" : "th", cell, "text");
+      if (!at) made.scope = "row";
+      return made;
+    }));
     body.append(line);
   }
   if (!rows.length) {
@@ -83,6 +89,10 @@ function table(id, caption, head, rows) {
     line.append(cell);
     body.append(line);
   }
+  const place = by(id).parentElement;
+  place.tabIndex = 0;
+  place.setAttribute("role", "region");
+  place.setAttribute("aria-label", caption);
   by(id).replaceChildren(element("caption", caption), top, body);
 }
 
@@ -121,7 +131,7 @@ function show(status) {
   const moved = (name) => sum(spaces, (space) => edge(space.core?.[name]));
   const tier0 = [sum(spaces, (s) => used(s.occupancy?.tier0)), sum(spaces, (s) => all(s.occupancy?.tier0))];
   const host = [sum(spaces, (s) => used(s.occupancy?.host)), status.host?.capacity_bytes ?? 0];
-  const nvme = [sum(spaces, (s) => s.occupancy.nvme_slots_used * s.occupancy.nvme_slot_bytes), sum(disks, (d) => d.capacity_bytes)];
+  const nvme = [sum(spaces, (s) => onNvme(s)), sum(disks, (d) => d.capacity_bytes)];
   table("tiers", "Fill and bytes moved since the start", ["tier", "used", "capacity", "full", "in", "out", "tokens loaded"], [
     tier("tier 0", ...tier0, moved("host_to_tier0"), moved("tier0_to_host"), hits.loaded_tokens.tier0),
     tier("host memory", ...host, moved("tier0_to_host") + moved("nvme_to_host"), moved("host_to_tier0") + moved("host_to_nvme"), hits.loaded_tokens.host),
@@ -166,9 +176,9 @@ function show(status) {
     }));
   table("spaces", "Spaces", ["space", "name", "tenant", "engines", "blocks", "pinned", "hit rate", "found", "host memory", "NVMe"], spaces.map((space) => {
     const hits = hitsOf(space);
-    return [String(space.space), space.name, space.domain, [String(space.sessions)], [format.count(space.occupancy.published)],
-      [String(space.occupancy.pinned ?? 0)], [format.percent(hits.found_tokens, hits.asked_tokens)], [format.count(hits.found_tokens)],
-      [format.bytes(used(space.occupancy.host))], [format.bytes(space.occupancy.nvme_slots_used * space.occupancy.nvme_slot_bytes)]];
+    return [String(space.space), space.name, space.domain, [String(space.sessions)], [format.count(space.occupancy?.published ?? 0)],
+      [String(space.occupancy?.pinned ?? 0)], [format.percent(hits.found_tokens, hits.asked_tokens)], [format.count(hits.found_tokens)],
+      [format.bytes(used(space.occupancy?.host))], [format.bytes(onNvme(space))]];
   }));
   table("tenants", "Tenants", ["tenant", "engines", "blocks", "hit rate", "asked for", "found", "host memory, of its quota", "NVMe, of its quota"],
     (status.tenants ?? []).map((tenant) => {
@@ -235,16 +245,17 @@ function pointOf(status) {
   const moved = (name) => sum(spaces, (space) => edge(space.core?.[name]));
   const ways = (way) => sum(status.disks ?? [], (disk) => sum(disk.classes ?? [], (c) => c[way]?.bytes));
   return {
-    time_s: Date.now() / 1000, asked_tokens: hits.asked_tokens, found_tokens: hits.found_tokens,
+    time_s: Date.now() / 1000 + ahead, asked_tokens: hits.asked_tokens, found_tokens: hits.found_tokens,
     loaded_tier0_tokens: hits.loaded_tokens.tier0, loaded_host_tokens: hits.loaded_tokens.host, loaded_nvme_tokens: hits.loaded_tokens.nvme,
     recompute_us: hits.recompute_us, load_us: hits.load_us,
     tier0_used_bytes: sum(spaces, (s) => used(s.occupancy?.tier0)), tier0_bytes: sum(spaces, (s) => all(s.occupancy?.tier0)),
-    host_used_bytes: sum(spaces, (s) => used(s.occupancy?.host)), nvme_used_bytes: sum(spaces, (s) => s.occupancy.nvme_slots_used * s.occupancy.nvme_slot_bytes),
+    host_used_bytes: sum(spaces, (s) => used(s.occupancy?.host)), nvme_used_bytes: sum(spaces, onNvme),
     host_to_tier0_bytes: moved("host_to_tier0"), tier0_to_host_bytes: moved("tier0_to_host"), nvme_to_host_bytes: moved("nvme_to_host"),
     host_to_nvme_bytes: moved("host_to_nvme"), lookup_p50_us: -1, lookup_p99_us: -1, load_p50_us: -1, load_p99_us: -1,
     disk_read_bytes: ways("reads"), disk_written_bytes: ways("writes"),
     prefetch_used: core("prefetch_used"), prefetch_late: core("prefetch_late"), prefetch_wasted: core("prefetch_wasted"),
     evicted_tier0_pages: core("evictions"), evicted_host_pages: core("host_evictions"), dropped_blocks: core("cache_drops"),
+    dropped_nvme_full: core("nvme_drops"), dropped_not_admitted: core("refused_dropped"), dropped_expired: core("expired"),
     dropped_by_hand: core("evicted_by_hand"),
   };
 }
@@ -253,29 +264,47 @@ const charts = new Charts(format);
 let heard = null;
 let drawn = 0;
 let pid = null;
+/// Seconds by which the daemon's clock is ahead of this one.
+let ahead = 0;
+
+// Return the status, and the history if it is due: at the start, for a new daemon, and every few points, for the latencies.
+async function fetched() {
+  const status = await ask("/v1/status");
+  const now = Date.now() / 1000;
+  if (pid === status.pid && now - drawn < 3 * STEP_S) return [status, null];
+  const { columns } = await ask("/v1/history");
+  [pid, drawn] = [status.pid, now];
+  return [status, columns];
+}
+
+function draw(status, columns) {
+  show(status);
+  const now = Date.now() / 1000;
+  if (columns) {
+    const times = columns.time_s ?? [];
+    if (times.length) ahead = Math.max(times[times.length - 1] - now, -STEP_S);
+    charts.begin(columns);
+  } else if (now - (draw.at ?? 0) >= STEP_S) {
+    charts.add(pointOf(status));
+  } else {
+    return;
+  }
+  draw.at = now;
+}
 
 async function look() {
+  let found = null;
   try {
-    const status = await ask("/v1/status");
+    found = await fetched();
     heard = new Date();
-    show(status);
-    const now = Date.now() / 1000;
-    if (pid !== status.pid || now - drawn >= 12 * STEP_S) {
-      // At the start, for a new daemon, and every minute for the latencies.
-      charts.begin((await ask("/v1/history")).columns);
-      [pid, drawn] = [status.pid, now];
-      look.at = now;
-    } else if (now - (look.at ?? 0) >= STEP_S) {
-      charts.add(pointOf(status));
-      look.at = now;
-    }
-    document.documentElement.dataset.ready = "true";
   } catch (error) {
     const since = heard ? `; the last answer came at ${heard.toLocaleTimeString()}` : "";
     const text = error.answered ? error.message : `no answer from the daemon${since}`;
     health("bad", error.status === 401 ? "The operator's token is needed" : "No answer", [text]);
   }
   setTimeout(look, EVERY_MS);
+  if (found) draw(...found);
+  document.documentElement.dataset.ready = "true";
 }
 
 by("search").addEventListener("submit", (event) => { event.preventDefault(); search(); });
