@@ -101,11 +101,15 @@ export class Charts {
     if (!caption) return;
     const title = document.createElement("strong");
     title.textContent = chart.title;
-    const now = chart.lines.map(([label], at) => {
+    const now = chart.lines.flatMap(([label], at) => {
       const known = lines[at].filter((value) => value != null);
-      return `${label} ${known.length ? chart.write(known[known.length - 1]) : "–"}`;
+      const key = document.createElement("span");
+      key.textContent = " ■ ";
+      key.style.color = color(at);
+      key.setAttribute("aria-hidden", "true");
+      return [at ? "," : ":", key, `${label} ${known.length ? chart.write(known[known.length - 1]) : "–"}`];
     });
-    caption.replaceChildren(title, `: ${now.join(", ")}`);
+    caption.replaceChildren(title, ...now);
   }
 
   size() {
