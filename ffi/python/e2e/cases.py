@@ -30,6 +30,11 @@ def written(daemon: Daemon, prompts: Sequence[Prompt], answers: Sequence[Answer]
     return len(names)
 
 
+def tokens_loaded(figures: dict[str, float]) -> float:
+    """Return the tokens that engines loaded, of all tiers."""
+    return sum(figures.get(f"hits/loaded_tokens/{tier}", 0.0) for tier in ("tier0", "host", "nvme"))
+
+
 def again(world: World) -> Result:
     """(a) The same prompts twice: the second run hits host memory."""
     result = Result("again")
@@ -43,8 +48,7 @@ def again(world: World) -> Result:
         second = engine.run(prompts, forget=True)
         result.compare(second, reference)
         result.hits(second, full(prompts))
-        counted = lambda m: sum(m[f"hits/loaded_tokens/{tier}"] for tier in ("tier0", "host", "nvme"))  # noqa: E731
-        daemon.until(f"its status counts {result.hit_tokens} tokens loaded", lambda m: counted(m) == result.hit_tokens)
+        daemon.until(f"its status counts {result.hit_tokens} tokens loaded", lambda m: tokens_loaded(m) == result.hit_tokens)
         hits = daemon.metrics()
         check(
             result.hit_tokens <= hits["hits/found_tokens"] <= hits["hits/asked_tokens"],

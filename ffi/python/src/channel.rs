@@ -186,8 +186,7 @@ impl Channel {
         timeout: Option<f64>,
     ) -> PyResult<usize> {
         let (hashes, timeout) = (blocks::hashes(hashes)?, self.timeout(timeout)?);
-        let attach =
-            if looked_up { kvtide_client::Channel::attach_looked_up } else { kvtide_client::Channel::attach_prefix };
+        let attach = if looked_up { Native::attach_looked_up } else { Native::attach_prefix };
         self.call(py, |channel| attach(channel, seq, &hashes, timeout))
     }
 
