@@ -362,8 +362,8 @@ fn a_hit_after_the_restart(done: &[Done], _: &mut Terminal) -> Result<Value, Err
         return wrong(format!("the metrics do not show that vLLM is attached:\n{metrics}"));
     }
     let Some(status) = outputs("kvtide status").next_back() else { return wrong("no status was shown".to_owned()) };
-    if !status.contains(&format!(" {whole} hits (loaded by engines)")) {
-        return wrong(format!("the status does not show {whole} hits:\n{status}"));
+    if !status.contains(&format!("  loaded   {hits} tokens: ")) {
+        return wrong(format!("the status does not show {hits} loaded tokens:\n{status}"));
     }
     let to_the_hit = done.iter().rposition(|done| done.command.text.contains("/v1/completions")).map_or(0, |at| at + 1);
     Ok(json!({"prompt_tokens": tokens, "block_tokens": block, "hit_tokens": hits, "commands_to_the_hit": to_the_hit}))
