@@ -102,8 +102,9 @@ impl Hits {
     pub fn add(&mut self, more: &Hits) {
         let Hits { asked_tokens, found_tokens, loaded_tokens: ByTier { tier0, host, nvme }, recompute_us, load_us } =
             *more;
-        self.asked_tokens += asked_tokens;
-        self.found_tokens += found_tokens;
+        // Engines say how many blocks they ask for: a hostile one cannot make a sum overflow.
+        self.asked_tokens = self.asked_tokens.saturating_add(asked_tokens);
+        self.found_tokens = self.found_tokens.saturating_add(found_tokens);
         self.loaded_tokens.tier0 += tier0;
         self.loaded_tokens.host += host;
         self.loaded_tokens.nvme += nvme;

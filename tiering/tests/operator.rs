@@ -63,6 +63,23 @@ fn tokens_are_counted_as_asked_found_and_loaded() {
     assert_eq!(w.core.hits(0).unwrap(), kvtide_tiering::Hits::default(), "the other session asked for nothing");
 }
 
+/// Engines are not trusted: the numbers of their lookups cannot end a core thread.
+#[test]
+fn a_lookup_that_claims_anything_overflows_nothing() {
+    let mut w = world(8);
+    let h = hashes(1, 1);
+    store(&mut w, &h);
+    for _ in 0..4 {
+        assert_eq!(lookup(&mut w, &h, u32::MAX, u32::MAX), 1);
+    }
+    let claimed = 4 * u64::from(u32::MAX) * TOKENS;
+    let mut hits = w.core.hits(1).unwrap();
+    assert_eq!((hits.asked_tokens, hits.found_tokens), (claimed, claimed));
+    let full = kvtide_tiering::Hits { asked_tokens: u64::MAX, found_tokens: u64::MAX, ..hits };
+    hits.add(&full);
+    assert_eq!((hits.asked_tokens, hits.found_tokens), (u64::MAX, u64::MAX));
+}
+
 #[test]
 fn what_left_host_memory_counts_as_loaded_from_nvme() {
     let mut w = world(4);

@@ -31,15 +31,15 @@ impl Core {
     /// Count one request of a lookup: `found` of its `probes` are cached, which divide `range` blocks into equal parts.
     pub(crate) fn count_lookup(&mut self, s: u16, asked: u32, range: u32, (found, probes): (u32, u32)) {
         let found = (u64::from(range) * u64::from(found)).div_ceil(u64::from(probes.max(1)));
-        let tokens = self.geo.page_tokens;
+        let tokens = found.saturating_mul(self.geo.page_tokens);
         self.count_asked(s, asked);
-        self.count_hits(s, |hits| hits.found_tokens += found * tokens);
+        self.count_hits(s, |hits| hits.found_tokens = hits.found_tokens.saturating_add(tokens));
     }
 
     /// Count blocks that an engine asked for.
     pub(crate) fn count_asked(&mut self, s: u16, blocks: u32) {
-        let tokens = self.geo.page_tokens;
-        self.count_hits(s, |hits| hits.asked_tokens += u64::from(blocks) * tokens);
+        let tokens = u64::from(blocks).saturating_mul(self.geo.page_tokens);
+        self.count_hits(s, |hits| hits.asked_tokens = hits.asked_tokens.saturating_add(tokens));
     }
 
     /// Count a block that was loaded, at this index of its prefix.
@@ -78,21 +78,17 @@ impl Core {
         }
         if !looked_up {
             let tokens = u64::from(count) * self.geo.page_tokens;
-            self.count_hits(s, |hits| hits.found_tokens += tokens);
+            self.count_hits(s, |hits| hits.found_tokens = hits.found_tokens.saturating_add(tokens));
         }
     }
 
-    /// Return the highest tier that has all pages of a block which its sequence needs.
+    /// Return the highest tier that has the pages of a block which its sequence needs.
     fn whereabouts(&self, s: u16, block: BlockId) -> From {
-        let needed = self.pages_of(block).map(|page| &self.pages[page as usize]).filter(|page| !page.out_of_window());
-        let mut from = From::Tier0;
-        for page in needed {
-            match (page.frame != NONE, page.host != NONE) {
-                (true, _) if page.session == s => {}
-                (false, false) => return From::Nvme,
-                _ => from = From::Host,
-            }
+        if self.is_far(block) {
+            return From::Nvme;
         }
-        from
+        let needed = self.pages_of(block).map(|page| &self.pages[page as usize]).filter(|page| !page.out_of_window());
+        let resident = needed.into_iter().all(|page| page.frame != NONE && page.session == s);
+        if resident { From::Tier0 } else { From::Host }
     }
 }

@@ -529,6 +529,18 @@ impl Index {
         true
     }
 
+    /// Check that the pins of each entry are the pinned prefixes that it is part of.
+    pub fn check_pins(&self) -> Result<(), String> {
+        let mut counted: BTreeMap<u32, u32> = BTreeMap::new();
+        for c in self.pinned.iter().flat_map(|&end| self.prefix(end)) {
+            *counted.entry(c).or_default() += 1;
+        }
+        match counted == self.pins {
+            true => Ok(()),
+            false => Err(format!("pins by entry: {:?}, counted {counted:?}", self.pins)),
+        }
+    }
+
     /// Return whether an entry is the last of a pinned prefix.
     pub fn ends_pinned(&self, c: u32) -> bool {
         self.pinned.contains(&c)

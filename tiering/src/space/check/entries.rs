@@ -57,6 +57,7 @@ impl Core {
             let unpinned = self.index.live().filter(|(c, _)| !self.index.is_pinned(*c));
             unpinned.filter(|(_, entry)| entry.listed() == l).count()
         });
+        self.index.check_pins()?;
         ensure!(
             [lists.0 as usize, lists.1 as usize] == counted,
             "entries idle, index-only: {lists:?}, counted {counted:?}"
