@@ -3,7 +3,7 @@
 use super::snapshot::Snapshot;
 use kvtide_rt::histogram::{BUCKETS, Histogram};
 use kvtide_tiering::Edge;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -66,8 +66,8 @@ pub(crate) struct History(Arc<Mutex<Inner>>);
 struct Inner {
     points: VecDeque<Point>,
     last: Option<Instant>,
-    /// Histograms of lookups and loads at the last point.
-    before: [Histogram; 2],
+    /// Histograms of lookups and loads of each space at the last point.
+    before: BTreeMap<u32, [Histogram; 2]>,
 }
 
 impl History {
@@ -78,10 +78,15 @@ impl History {
             return;
         }
         inner.last = Some(now);
-        let times =
-            [sum(snapshot, |space| &space.request_times.lookup), sum(snapshot, |space| &space.request_times.load)];
+        let times = snapshot.spaces.iter().map(|space| {
+            let of = &space.request_times;
+            (space.space, [of.lookup, of.load])
+        });
+        let times: BTreeMap<u32, [Histogram; 2]> = times.collect();
         let latencies = [0, 1].map(|which| {
-            let since = difference(&times[which], &inner.before[which]);
+            let before = |space: &u32| inner.before.get(space).map(|histograms| histograms[which]).unwrap_or_default();
+            let since = times.iter().map(|(space, now)| difference(&now[which], &before(space)));
+            let since = since.fold(Histogram::default(), |all, more| sum(&all, &more));
             [quantile(&since, 0.5), quantile(&since, 0.99)]
         });
         inner.before = times;
@@ -100,22 +105,16 @@ impl History {
     }
 }
 
-fn sum(snapshot: &Snapshot, of: impl Fn(&crate::space::SpaceStatus) -> &Histogram) -> Histogram {
-    let mut all = Histogram::default();
-    for histogram in snapshot.spaces.iter().map(of) {
-        all.buckets.iter_mut().zip(histogram.buckets).for_each(|(sum, count)| *sum += count);
-        all.sum_us += histogram.sum_us;
-    }
+fn sum(a: &Histogram, b: &Histogram) -> Histogram {
+    let mut all = *a;
+    all.buckets.iter_mut().zip(b.buckets).for_each(|(sum, count)| *sum += count);
     all
 }
 
-/// Return what was added to a histogram. A space that ended takes its counts away: then all of `now` counts.
+/// Return what was added to the histogram of a space.
 fn difference(now: &Histogram, before: &Histogram) -> Histogram {
-    let fell = now.buckets.iter().zip(before.buckets).any(|(now, before)| *now < before);
     let mut since = *now;
-    if !fell {
-        since.buckets.iter_mut().zip(before.buckets).for_each(|(count, before)| *count -= before);
-    }
+    since.buckets.iter_mut().zip(before.buckets).for_each(|(count, before)| *count = count.saturating_sub(before));
     since
 }
 
@@ -250,5 +249,12 @@ mod tests {
         assert_eq!(column(&history, "lookup_p50_us"), [4.0, -1.0, 1024.0]);
         assert_eq!(column(&history, "lookup_p99_us"), [4.0, -1.0, 1024.0]);
         assert_eq!(column(&history, "load_p99_us"), [-1.0, -1.0, -1.0]);
+        // A space that ends takes its counts with it, and those of the others stay as they are.
+        snapshot.spaces.push(crate::space::SpaceStatus { space: 2, ..crate::space::SpaceStatus::default() });
+        snapshot.spaces[1].request_times.lookup.add(15);
+        history.take(began + STEP * 3, &snapshot);
+        snapshot.spaces.remove(0);
+        history.take(began + STEP * 4, &snapshot);
+        assert_eq!(column(&history, "lookup_p50_us")[3..], [16.0, -1.0]);
     }
 }
