@@ -20,7 +20,7 @@ enum Command {
     #[command(after_help = "Exit status: 0: no errors; 1: errors, or with --strict warnings; 2: wrong usage.\n\n\
         Examples:\n  kvtide config check /etc/kvtide/kvtided.toml\n  kvtide config check --strict --json /etc/kvtide/kvtided.toml")]
     Check(CheckArgs),
-    /// Print the effective settings as a configuration file
+    /// Print the effective settings, a key and its value on each line
     #[command(after_help = "Examples:\n  kvtide config show\n  kvtide config show /etc/kvtide/kvtided.toml")]
     Show(ShowArgs),
     /// Print a file with every key, its documentation and its default

@@ -1,6 +1,7 @@
 //! The command line of `kvtide`: parses arguments and calls the command's module. Errors are printed on stderr, in one format.
 //!
-//! Exit statuses: 0: done; 1: failed; 2: wrong usage; 3: no daemon answers. `kvtide daemon` and `fsck` have more.
+//! Exit statuses: 0: done; 1: failed; 2: wrong usage, or a demo, benchmark, replay or crash test that cannot be run; 3: no daemon
+//! answers. `kvtide daemon` and `fsck` have more.
 #![deny(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)] // they panic when the disk behind them is full; `output` does not
 
@@ -147,7 +148,7 @@ pub fn commands() -> clap::Command {
     }
     let template = format!(
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{help}\nOptions:\n{{options}}\n\n\
-         Exit status: 0: done; 1: failed; 2: wrong usage; 3: no daemon answers.\n\
+         Exit status: 0: done; 1: failed; 2: wrong usage, or a measurement that cannot be run; 3: no daemon answers.\n\
          `kvtide COMMAND --help` describes a command, with examples.\n"
     );
     all.help_template(template)

@@ -270,6 +270,7 @@ impl Daemon {
 
     async fn evict(&self, space: u32, hash: u128, until: Instant) -> Result<Done, Refused> {
         let mut evicted = 0;
+        // Each round evicts something, or ends.
         loop {
             let operated = self.ask(space, Operation::Evict(Some(hash)), until).await?;
             evicted += operated.evicted;
