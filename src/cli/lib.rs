@@ -58,7 +58,7 @@ enum Command {
     Drain(drain::DrainArgs),
     /// Let a daemon read its configuration again
     Reload(drain::ReloadArgs),
-    /// Crypto-erase a tenant's data on disks that no daemon uses
+    /// Erase a tenant's data: its blocks in memory, and its key on the disks
     Purge(purge::PurgeArgs),
     /// Run benchmarks
     Bench(bench::Args),

@@ -1,100 +1,134 @@
-//! `kvtide purge`: erases a tenant's key from disks that are not in use by a daemon, so that the tenant's encrypted data is
-//! unreadable.
+//! `kvtide purge`: erases a tenant's key, so that the tenant's encrypted data is unreadable: through the running daemon, or on disks that
+//! no daemon uses.
 
 use super::confirm::Confirm;
+use super::waiting::while_waiting;
+use super::which::Which;
 use kvtide_daemon::config::most_like;
+use kvtide_daemon::error::Error;
+use kvtide_daemon::http::operate::{Purged, PurgedDisk};
 use kvtide_daemon::output;
 use kvtide_nvme::purge;
-use serde::Serialize;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Flags of `kvtide purge`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "The disks must not be in use by a daemon; kvtide cache clear --tenant evicts a tenant's blocks from a running one.\n\n\
-    Exit status: 0: all data of the tenant is erased; 1: unencrypted slabs still hold data of the tenant, a disk could not be purged, or \
-    no disk holds data of the tenant.\n\nExamples:\n  kvtide purge --tenant default --dir /var/lib/kvtide/nvme0 --dry-run\n  \
-    kvtide purge --tenant default --dir /var/lib/kvtide/nvme0 --yes"
+    after_help = "Through the daemon: the blocks of the tenant in host memory and on all its disks are gone afterwards. Engines of the \
+    tenant must not be attached. With --disk: on these disks, while no daemon uses them.\n\n\
+    Exit status: 0: all data of the tenant is erased; 1: engines of the tenant are attached, unencrypted slabs still hold data of it, a disk \
+    could not be purged, or nobody knows the tenant; 3: no daemon answers.\n\nExamples:\n  kvtide purge --tenant default --dry-run\n  \
+    kvtide purge --tenant default --disk /var/lib/kvtide/nvme0 --yes"
 )]
 pub(super) struct PurgeArgs {
     /// Name of the tenant: its name in [[domains]]
-    #[arg(long)]
+    #[arg(long, value_name = "NAME")]
     tenant: String,
-    /// Directory or raw device of a disk; repeat for each disk
-    #[arg(long, required = true)]
-    dir: Vec<PathBuf>,
+    /// Directory or raw device of a disk that no daemon uses; repeat for each disk
+    #[arg(long, value_name = "PATH", conflicts_with = "Which")]
+    disk: Vec<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     confirm: Confirm,
+    #[command(flatten)]
+    which: Which,
 }
 
-/// Result of a disk.
-#[derive(Debug, Serialize)]
-struct OfDisk {
-    dir: PathBuf,
-    keys_erased: u32,
-    encrypted_slabs: u32,
-    plain_slabs: u32,
-    error: Option<String>,
-}
-
-/// Purge every disk, even if one fails.
+/// Purge through the daemon, or every disk named, even if one fails.
 pub(super) fn run(args: &PurgeArgs) -> ExitCode {
+    let result = if args.disk.is_empty() { through_daemon(args) } else { Ok(on_disks(args)) };
+    result.unwrap_or_else(|error| output::failed(&error))
+}
+
+fn through_daemon(args: &PurgeArgs) -> Result<ExitCode, Error> {
     let tenant = &args.tenant;
-    let dirs: Vec<String> = args.dir.iter().map(|dir| dir.display().to_string()).collect();
-    if let Err(status) = args.confirm.ask(&format!("erase the key of tenant {tenant:?} on {}", dirs.join(", "))) {
+    let (address, status, _) = args.which.status()?;
+    let blocks: u64 = status
+        .spaces
+        .iter()
+        .filter(|space| space.domain == *tenant)
+        .map(|space| u64::from(space.occupancy.published))
+        .sum();
+    let disks = status.disks.len();
+    let what =
+        format!("erase the {blocks} blocks of tenant {tenant:?} and its key on {disks} disks, through {address}");
+    if let Err(status) = args.confirm.ask(&what) {
+        return Ok(status);
+    }
+    let body = serde_json::json!({ "tenant": tenant }).to_string();
+    let asked = || args.which.read("/v1/purge", Some(&body));
+    let purged: Purged = while_waiting("waiting for the tenant's spaces to end and for the disks", asked)?;
+    Ok(told(args, &purged, false))
+}
+
+fn on_disks(args: &PurgeArgs) -> ExitCode {
+    let tenant = &args.tenant;
+    let names: Vec<String> = args.disk.iter().map(|disk| disk.display().to_string()).collect();
+    if let Err(status) = args.confirm.ask(&format!("erase the key of tenant {tenant:?} on {}", names.join(", "))) {
         return status;
     }
-    let mut disks = Vec::new();
-    let (mut left, mut failed) = (false, false);
     let mut known = BTreeSet::new();
-    let mut text = String::new();
-    for dir in &args.dir {
-        let name = dir.display();
-        match purge(dir, tenant) {
-            Ok(purged) => {
-                text += &match purged.keys {
-                    0 => format!("{name}: no key found for tenant {tenant:?}\n"),
-                    _ => format!(
-                        "{name}: key of tenant {tenant:?} erased; {} encrypted slabs are now unreadable\n",
-                        purged.encrypted_slabs
-                    ),
-                };
-                if purged.plain_slabs > 0 {
-                    left = true;
-                    output::say(format_args!(
-                        "kvtide purge: {name}: {} slabs of tenant {tenant:?} are not encrypted and still hold its data",
-                        purged.plain_slabs
-                    ));
-                }
-                disks.push(OfDisk {
-                    dir: dir.clone(),
-                    keys_erased: purged.keys,
-                    encrypted_slabs: purged.encrypted_slabs,
-                    plain_slabs: purged.plain_slabs,
-                    error: None,
-                });
-                known.extend(purged.tenants);
-            }
-            Err(error) => {
-                failed = true;
-                output::say(format_args!("kvtide purge: {error}"));
-                let error = Some(error.to_string());
-                disks.push(OfDisk { dir: dir.clone(), keys_erased: 0, encrypted_slabs: 0, plain_slabs: 0, error });
-            }
-        }
-    }
-    if !failed && !known.contains(tenant) {
-        failed = true;
+    let disks: Vec<PurgedDisk> = args.disk.iter().map(|disk| on_disk(disk, tenant, &mut known)).collect();
+    let is_unknown = !known.contains(tenant) && disks.iter().all(|disk| disk.error.is_none());
+    if is_unknown {
         output::say(format_args!("kvtide purge: {}", unknown(tenant, &known)));
     }
-    let status = ExitCode::from(if failed || left { output::FAILED } else { 0 });
+    told(args, &Purged { tenant: tenant.clone(), disks }, is_unknown)
+}
+
+fn on_disk(place: &Path, tenant: &str, known: &mut BTreeSet<String>) -> PurgedDisk {
+    let disk = place.to_owned();
+    match purge(place, tenant) {
+        Ok(purged) => {
+            known.extend(purged.tenants);
+            PurgedDisk {
+                disk,
+                keys_erased: purged.keys,
+                encrypted_slabs: purged.encrypted_slabs,
+                plain_slabs: purged.plain_slabs,
+                error: None,
+            }
+        }
+        Err(error) => PurgedDisk { disk, error: Some(error.to_string()), ..PurgedDisk::default() },
+    }
+}
+
+/// Print the result.
+fn told(args: &PurgeArgs, purged: &Purged, is_unknown: bool) -> ExitCode {
+    let Purged { tenant, disks } = purged;
+    let mut text = String::new();
+    for disk in disks {
+        let (name, slabs) = (disk.disk.display(), disk.encrypted_slabs);
+        let _ = match (&disk.error, disk.keys_erased) {
+            // The error names the disk where it was opened for this.
+            (Some(error), _) => {
+                output::say(format_args!("kvtide purge: {name}: {}", error.trim_start_matches(&format!("{name}: "))));
+                Ok(())
+            }
+            (None, 0) => writeln!(text, "{name}: no key found for tenant {tenant:?}"),
+            (None, _) => {
+                writeln!(text, "{name}: key of tenant {tenant:?} erased; {slabs} encrypted slabs are now unreadable")
+            }
+        };
+        if disk.plain_slabs > 0 {
+            output::say(format_args!(
+                "kvtide purge: {name}: {} slabs of tenant {tenant:?} are not encrypted and still hold its data",
+                disk.plain_slabs
+            ));
+        }
+    }
+    if disks.is_empty() {
+        let _ = writeln!(text, "no block of tenant {tenant:?} is in memory any more; the daemon has no disks");
+    }
+    let is_incomplete = disks.iter().any(|disk| disk.plain_slabs > 0 || disk.error.is_some());
+    let status = ExitCode::from(if is_unknown || is_incomplete { output::FAILED } else { 0 });
     if args.json {
-        return output::print_json(&serde_json::json!({ "tenant": tenant, "disks": disks }), status);
+        return output::print_json(purged, status);
     }
     output::print(&text, status)
 }

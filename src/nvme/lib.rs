@@ -47,7 +47,7 @@ pub use code::KeyError;
 pub use code::{Checker, Codec, Coder, Encryption, KeySource, Keyring, MasterKey, SlabCode, stored_bytes};
 pub use code::{CodeStatus, CodedStatus};
 pub use error::{DiskError, Error};
-pub use log::{LogMessage, LogReport, LogRequest, LogRequestKind, RecoveryReport};
+pub use log::{EraseKeys, LogMessage, LogReport, LogRequest, LogRequestKind, RecoveryReport};
 pub use memory::Memory;
 pub use settings::{Discard, FeatureUse, IoEngine, Place, Reserve, Settings};
 pub use stats::{ClassStatus, DiskStatus, WayStatus, WrittenStatus};

@@ -56,9 +56,15 @@ impl DiskStatus {
     /// Return the bytes written to the device per byte of pages, including records and their compaction; None before the first
     /// page.
     pub fn write_amplification(&self) -> Option<f64> {
-        let WrittenStatus { page_bytes, request_bytes, superblock_bytes } = self.written;
-        let all = request_bytes + superblock_bytes + self.log.appended_bytes + self.log.compacted_bytes;
-        (page_bytes > 0).then(|| all as f64 / page_bytes as f64)
+        let page_bytes = self.written.page_bytes;
+        (page_bytes > 0).then(|| self.written_bytes() as f64 / page_bytes as f64)
+    }
+
+    /// Return the bytes written to the device since start: pages, superblocks, records and their compaction.
+    #[must_use]
+    pub fn written_bytes(&self) -> u64 {
+        let WrittenStatus { request_bytes, superblock_bytes, .. } = self.written;
+        request_bytes + superblock_bytes + self.log.appended_bytes + self.log.compacted_bytes
     }
 }
 

@@ -125,6 +125,60 @@ fn spaces_and_tenants_are_found_by_name_and_cleared() {
     assert_eq!(channel.lookup(&hashes(1, 8), BOUND).unwrap().blocks, 0);
 }
 
+/// Two tenants on an encrypted disk. One is purged while the daemon runs, and comes back.
+#[test]
+fn a_purged_tenant_has_no_block_left_and_others_keep_theirs() {
+    let (dir, tokens) = (Dir::new(), Dir::new());
+    let secret = |name: &str, text: &str| {
+        let file = tokens.path().join(name);
+        fs::write(&file, text).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        file
+    };
+    let (token, key) =
+        (secret("token", "fedcba9876543210fedcba9876543210"), secret("key", &"0123456789abcdef".repeat(2)));
+    let config = format!(
+        "[tiers.nvme.encryption]\nkey = \"file\"\npath = {key:?}\n\n[[domains]]\nname = \"own\"\nuids = [{}]\n\n\
+         [[domains]]\nname = \"other\"\ntokens = [{token:?}]\n",
+        rustix::process::geteuid().as_raw()
+    );
+    let options = nvme_options(&dir, NVME_BYTES, "", &config);
+    let mut daemon = PrivateDaemon::start(&options).unwrap();
+    let (_own, mut channel, mut memory) = attach(daemon.socket(), 1, 0, 32);
+    store(&mut channel, &mut memory, 1, 8, Level::Stored);
+    let other = |daemon: &PrivateDaemon| attach_as(daemon.socket(), Some(token.clone()), (1, 0), 32);
+    let (client, mut theirs, mut memory) = other(&daemon);
+    store(&mut theirs, &mut memory, 1, 6, Level::Stored);
+    let purge = ["purge", "--yes", "--tenant", "other"];
+    let refused = failed(daemon.socket(), &purge, 1);
+    assert!(refused.contains(&format!("(pid {}); stop them first", std::process::id())), "{refused}");
+    drop((client, theirs));
+    until_status(&mut daemon, "it has left", |status| status["sessions"].as_array().unwrap().len() == 1);
+    let unknown = failed(daemon.socket(), &["purge", "--yes", "--tenant", "otehr"], 1);
+    assert!(unknown.contains("no tenant \"otehr\"; did you mean \"other\"?"), "{unknown}");
+    let dry = kvtide(daemon.socket(), &["purge", "--dry-run", "--tenant", "other"]);
+    let would = String::from_utf8_lossy(&dry.stdout);
+    assert!(would.starts_with("would erase the 6 blocks of tenant \"other\" and its key on 1 disks"), "{would}");
+    let purged = told(daemon.socket(), &purge, 0);
+    assert_eq!((&purged["disks"][0]["keys_erased"], &purged["disks"][0]["error"]), (&1.into(), &Value::Null));
+    assert!(purged["disks"][0]["encrypted_slabs"].as_u64() > Some(0) && purged["disks"][0]["plain_slabs"] == 0);
+    assert_eq!(told(daemon.socket(), &purge, 0)["disks"][0]["keys_erased"], 0, "nothing is left to erase");
+    // It comes back without its blocks, and stores new ones under a new key.
+    let (client, mut theirs, mut memory) = other(&daemon);
+    assert_eq!(theirs.lookup(&hashes(1, 6), BOUND).unwrap().blocks, 0);
+    store(&mut theirs, &mut memory, 2, 5, Level::Stored);
+    assert_eq!(channel.lookup(&hashes(1, 8), BOUND).unwrap().blocks, 8);
+    drop((client, theirs));
+    daemon.signal(rustix::process::Signal::TERM).unwrap();
+    assert!(daemon.wait(BOUND).unwrap().success());
+    let daemon = PrivateDaemon::start(&options).unwrap();
+    let (_own, mut channel, _memory) = attach(daemon.socket(), 1, 0, 32);
+    assert_eq!(channel.lookup(&hashes(1, 8), BOUND).unwrap().blocks, 8);
+    let (_client, mut theirs, _memory) = other(&daemon);
+    assert_eq!(theirs.lookup(&hashes(1, 6), BOUND).unwrap().blocks, 0);
+    assert_eq!(theirs.lookup(&hashes(2, 5), BOUND).unwrap().blocks, 5);
+}
+
 #[test]
 fn a_drained_daemon_takes_no_sessions_and_says_who_is_left() {
     let daemon = PrivateDaemon::start(&options("")).unwrap();

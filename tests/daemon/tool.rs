@@ -150,7 +150,7 @@ fn printing<'a>(command: &str, http: &'a str, dir: &'a str) -> Option<Vec<Vec<&'
         "fsck" => vec![vec!["fsck", dir], vec!["fsck", "--json", dir]],
         "status" => vec![vec!["status", "--http", http], vec!["status", "--json", "--http", http]],
         "advise" => vec![vec!["advise", "--http", http], vec!["advise", "--json", "--http", http]],
-        "purge" => vec![vec!["purge", "--tenant", "default", "--dry-run", "--dir", dir]],
+        "purge" => vec![vec!["purge", "--tenant", "default", "--dry-run", "--disk", dir]],
         "replay requests" => vec![vec!["replay", "requests", trace]],
         // They run for minutes, or need a GPU or a terminal. They print through the same functions, which clippy enforces.
         "demo" | "demo-engine" | "demo-chats" | "crash-test" | "replay attention" => return None,
@@ -206,7 +206,7 @@ fn a_tenant_that_no_disk_knows_is_an_error_that_names_what_is_near() {
     let dir = disk.store();
     let dir = dir.parent().unwrap().to_str().unwrap();
     for (tenant, hint) in [("defualt", "did you mean \"default\"?"), ("x", "they hold data of \"default\"")] {
-        let ended = kvtide(&["purge", "--yes", "--tenant", tenant, "--dir", dir]);
+        let ended = kvtide(&["purge", "--yes", "--tenant", tenant, "--disk", dir]);
         let said = text(&ended.stderr);
         assert_eq!(ended.status.code(), Some(1), "{said}");
         assert!(said.contains(hint) && said.contains(tenant), "{hint} is not in: {said}");

@@ -71,6 +71,12 @@ class Daemon:
         """Return the port of its HTTP address."""
         return self._port
 
+    @property
+    def nvme_from_outside(self) -> Path:
+        """Return the path of its NVMe directory for other processes, if it has file systems of its own."""
+        assert self._process is not None, "the daemon is not running"
+        return Path(f"/proc/{self._process.pid}/root", *self.nvme.parts[1:])
+
     def log(self) -> str:
         """Return the end of the daemon's log."""
         path = self._directory / "daemon.log"

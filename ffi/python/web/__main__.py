@@ -7,6 +7,7 @@ so that they can be killed.
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import re
@@ -65,8 +66,17 @@ class Run:
         self.figures: dict[str, float] = {}
 
     @contextmanager
-    def daemon(self, name: str, *, nvme_mib: int = 64, config: str = "") -> Iterator[Daemon]:
-        with Daemon(self._kvtided, self.scratch / name, host_mib=64, nvme_mib=nvme_mib, config=config) as daemon:
+    def daemon(self, name: str, *, config: str = "", tmpfs_mib: int = 0) -> Iterator[Daemon]:
+        """Start a daemon; with `tmpfs_mib` its NVMe directory is a file system of its own, of that size, which only it sees."""
+        directory, program = self.scratch / name, self._kvtided
+        if tmpfs_mib:
+            mount = f"mkdir -p {directory}/nvme && mount -t tmpfs -o size={tmpfs_mib}m none {directory}/nvme"
+            program = self.scratch / "in-a-namespace"
+            program.write_text(
+                f"#!/bin/sh\nexec unshare --user --map-root-user --mount sh -c '{mount} && exec \"$0\" \"$@\"' '{self._kvtided}' \"$@\"\n"
+            )
+            program.chmod(0o700)
+        with Daemon(program, directory, host_mib=64, nvme_mib=64, config=config) as daemon:
             yield daemon
 
     @contextmanager
@@ -161,8 +171,29 @@ def loaded(run: Run) -> None:
 
 
 def full_disk(run: Run) -> None:
-    """A disk that cannot be written any more: the health line says so."""
-    with run.daemon("full") as daemon, run.engine(daemon, "llama"), run.page(daemon) as page:
+    """The NVMe tier's file system is full: the health line is red and says why, until there is room again."""
+    with run.daemon("full", tmpfs_mib=96) as daemon, run.page(daemon) as page:
+        expect(page.locator("#verdict")).to_have_text("Healthy")
+        filler = daemon.nvme_from_outside / "filler"
+        with filler.open("wb", buffering=0) as file:
+            try:
+                while file.write(bytes(1 << 16)):
+                    pass
+            except OSError as error:
+                assert error.errno == errno.ENOSPC, error
+        with run.engine(daemon, "llama"):
+            expect(page.locator("#health")).to_have_class("bad")
+            expect(page.locator("#verdict")).to_have_text("Degraded")
+            expect(page.locator("#reasons")).to_contain_text("the file system is full")
+            expect(row(page, "disks", "full")).to_have_count(1)
+            run.shot(page, "disk-full")
+            filler.unlink()
+            expect(page.locator("#verdict")).to_have_text("Healthy")
+
+
+def lost_disk(run: Run) -> None:
+    """A disk whose file is deleted, and a daemon that does not answer."""
+    with run.daemon("lost") as daemon, run.engine(daemon, "llama"), run.page(daemon) as page:
         expect(page.locator("#verdict")).to_have_text("Healthy")
         store = next(daemon.nvme.rglob("kvtide.store"))
         store.unlink()
@@ -229,7 +260,7 @@ def narrow(run: Run) -> None:
             run.shot(page, "dark")
 
 
-CASES: dict[str, Callable[[Run], None]] = {case.__name__: case for case in (empty, loaded, full_disk, hostile, operator, narrow)}
+CASES: dict[str, Callable[[Run], None]] = {case.__name__: case for case in (empty, loaded, full_disk, lost_disk, hostile, operator, narrow)}
 
 
 def main() -> int:

@@ -1,11 +1,11 @@
 //! The daemon's spaces, by the key that identifies them: domain, geometry, fingerprint.
 
 use super::key::Key;
-use super::{Address, AttachRequest, NodeMessage, Report, RetryQueue, SpaceMessage};
+use super::{Address, AttachRequest, Report, RetryQueue, SpaceMessage};
 use crate::attach;
 use crate::config::{Config, Daemon, Domain, IntegritySample, Limits, constants};
 use crate::error::Error;
-use crate::host::OtherSpace;
+use crate::host::{NodeMessage, OtherSpace};
 use crate::space::{Reconfigure, SpaceThread, Spec};
 use crate::status::{SpaceHandle, ThreadRegistry};
 use crossbeam::channel::{RecvTimeoutError, Sender, bounded};
@@ -231,6 +231,19 @@ impl Spaces {
     pub fn flush(&mut self) -> bool {
         let spaces = self.spaces.values_mut().fold(true, |all, space| space.messages.flush() & all);
         self.to_node.flush() & spaces
+    }
+
+    /// Have the spaces of a domain without sessions end. Return true when none of the domain is left.
+    pub fn end_all_of(&mut self, domain: usize) -> bool {
+        let mut ended = true;
+        for space in self.spaces.values_mut().filter(|space| space.key.domain == domain) {
+            ended = false;
+            // One whose last session is leaving reports this soon.
+            if !space.retired && space.left.is_some() {
+                space.retire();
+            }
+        }
+        ended
     }
 
     /// Handle a report.

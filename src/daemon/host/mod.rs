@@ -28,10 +28,12 @@ use kvtide_tiering::node;
 use kvtide_wire::os::memfd::Memfd;
 use pool::Pool;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 use thread::Host;
+use tokio::sync::mpsc::UnboundedSender;
 
 /// Mailbox size of the host thread. Senders that must not block keep messages that do not fit.
 const MESSAGES_MAX: usize = 1024;
@@ -43,6 +45,31 @@ pub(crate) struct OtherSpace {
     pub stored: SpaceKey,
     /// Identity of its last engine.
     pub identity: String,
+}
+
+/// A request to purge a tenant. The control thread gets it, ends the tenant's spaces, and passes it to the host thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Purge {
+    /// The tenant.
+    pub tenant: String,
+    /// Receives the number and the result of each disk, or why the purge is refused; closed when it is over.
+    pub answers: UnboundedSender<Result<(u32, PurgedDisk), String>>,
+}
+
+/// What a purge did on a disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PurgedDisk {
+    /// Directory or device.
+    pub disk: PathBuf,
+    /// Keys erased and flushed.
+    pub keys_erased: u32,
+    /// Encrypted slabs of the tenant: unreadable now.
+    pub encrypted_slabs: u32,
+    /// Slabs of the tenant that are not encrypted: their bytes are still there.
+    pub plain_slabs: u32,
+    /// Why the disk could not be purged.
+    pub error: Option<String>,
 }
 
 /// Messages to the host thread.
@@ -132,6 +159,8 @@ pub(crate) enum NodeMessage {
         /// Bytes that may be written to each disk per day, if limited.
         bytes_per_day: Vec<Option<u64>>,
     },
+    /// Purge a tenant whose spaces have all ended.
+    Purge(Purge),
     /// A disk event.
     Disk(DiskEvent),
     /// Stop the thread.

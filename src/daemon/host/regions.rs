@@ -8,11 +8,11 @@
 //! The record of a grant invalidates all earlier records of the region. It is flushed before the space writes there, so after a
 //! restart new bytes are never taken for old blocks.
 
-use super::OtherSpace;
+use super::{OtherSpace, Purge, PurgedDisk};
 use crate::config::Config;
 use crate::space::{Left, Region, SpaceMessage};
 use kvtide_format::log::{Blocks, Recovered, RecoveredSlab, SlabHeader};
-use kvtide_nvme::{Disk, DiskEvent, KeyError, LogMessage, SlabCode};
+use kvtide_nvme::{Disk, DiskEvent, EraseKeys, KeyError, LogMessage, SlabCode};
 use kvtide_rt::mail::RetryQueue;
 use kvtide_tiering::api::Status;
 use kvtide_tiering::node::{DiskConfig, DiskGrant, DiskStatus, Disks, DisksConfig, Evicted, NoDisk};
@@ -282,6 +282,31 @@ impl Regions {
         if self.node.add_unclaimed(disk, region, domain, header.grant) {
             self.unclaimed.insert((disk, region), Unclaimed { header, blocks, generation });
         }
+    }
+
+    /// Drop what the ended spaces of a tenant left, and have each disk erase the tenant's keys.
+    pub fn purge(&mut self, Purge { tenant, answers }: &Purge) {
+        for disk in 0..self.disks.len() as u32 {
+            let (mut encrypted_slabs, mut plain_slabs) = (0, 0);
+            let on_disk = self.unclaimed.range((disk, 0)..=(disk, u32::MAX));
+            let of_tenant = on_disk.filter(|(_, unclaimed)| unclaimed.header.domain == *tenant);
+            for at in of_tenant.map(|(at, _)| *at).collect::<Vec<_>>() {
+                let Some(Unclaimed { header, .. }) = self.unclaimed.remove(&at) else { continue };
+                *(if header.encrypted { &mut encrypted_slabs } else { &mut plain_slabs }) += 1;
+                self.node.drop_unclaimed(disk, header.region);
+                self.free(disk, header.region, header.grant);
+            }
+            let answers = answers.clone();
+            let answer = Box::new(move |erased: Result<u32, KeyError>| {
+                let (keys_erased, error) =
+                    erased.map_or_else(|error| (0, Some(error.to_string())), |keys| (keys, None));
+                let purged = PurgedDisk { keys_erased, encrypted_slabs, plain_slabs, error, ..PurgedDisk::default() };
+                // Whoever asked may have gone.
+                let _ = answers.send(Ok((disk, purged)));
+            });
+            self.tell_log(disk, LogMessage::EraseKeys(EraseKeys { domain: tenant.clone(), answer }));
+        }
+        self.grant();
     }
 
     fn domain(&self, name: &str) -> Option<usize> {

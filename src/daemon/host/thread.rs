@@ -128,6 +128,7 @@ impl Host {
                 self.came_back();
             }
             NodeMessage::Leave { space } => self.leave(space),
+            NodeMessage::Purge(purge) => self.regions.purge(&purge),
             NodeMessage::Disk(event) => self.regions.handle(event),
             NodeMessage::End => return false,
         }

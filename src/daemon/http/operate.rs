@@ -2,6 +2,8 @@
 
 use super::routes::Daemon;
 use crate::config::most_like;
+use crate::host::Purge;
+pub use crate::host::PurgedDisk;
 use crate::space::{Operate, Operated, Operation, SpaceMessage};
 use crate::status::{SessionInfo, Snapshot, SpaceStatus};
 use axum::http::StatusCode;
@@ -10,13 +12,15 @@ use kvtide_tiering::api::Eviction;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc::unbounded_channel, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 /// Maximum time for all spaces to answer.
 const ANSWER: Duration = Duration::from_secs(5);
 /// Time after which `clear` answers, and is asked again.
 const CLEAR: Duration = Duration::from_secs(1);
+/// Maximum time of a purge; shorter than tools wait.
+const PURGE: Duration = Duration::from_secs(8);
 /// Maximum matches of a search.
 const MATCHES_MAX: usize = 100;
 
@@ -124,6 +128,23 @@ pub(super) enum ToClear {
     Space(u32),
     Tenant(String),
     All(bool),
+}
+
+/// Result of a purge.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Purged {
+    /// The tenant.
+    pub tenant: String,
+    /// What was done on each disk.
+    pub disks: Vec<PurgedDisk>,
+}
+
+/// The tenant to purge.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ToPurge {
+    tenant: String,
 }
 
 /// Whether to stop attaches.
@@ -329,6 +350,45 @@ impl Daemon {
         let of = if spaces.len() == 1 { "1 space".to_owned() } else { format!("{} spaces", spaces.len()) };
         let text = format!("evicted {evicted} blocks of {of}{stay}");
         Ok(Done { done: !more, text, evicted, left, more })
+    }
+
+    /// Purge a tenant: end its spaces, and erase its keys on all disks.
+    pub(super) async fn purge(&self, ToPurge { tenant }: ToPurge, snapshot: &Snapshot) -> Result<Purged, Refused> {
+        let (answers, mut answered) = unbounded_channel();
+        if self.purge.offer(Purge { tenant: tenant.clone(), answers }).is_err() {
+            let text = "the daemon takes no request now; try again".to_owned();
+            return Err((StatusCode::SERVICE_UNAVAILABLE, text));
+        }
+        let names = snapshot.disks.iter().map(|disk| disk.dir.clone());
+        let silent = || Some("out of service; what it holds is unchanged. Purge it when no daemon uses it".to_owned());
+        let mut disks: Vec<PurgedDisk> =
+            names.map(|disk| PurgedDisk { disk, error: silent(), ..PurgedDisk::default() }).collect();
+        let until = Instant::now() + PURGE;
+        loop {
+            match timeout_at(until, answered.recv()).await {
+                Ok(Some(Ok((number, purged)))) => {
+                    if let Some(of) = disks.get_mut(number as usize) {
+                        *of = PurgedDisk { disk: std::mem::take(&mut of.disk), ..purged };
+                    }
+                }
+                Ok(Some(Err(why))) => return Err((StatusCode::CONFLICT, why)),
+                Ok(None) => break,
+                Err(_) => {
+                    let text = format!(
+                        "tenant {tenant:?} is not purged: after {} s its spaces have not ended, or a disk has not answered; try again",
+                        PURGE.as_secs()
+                    );
+                    return Err((StatusCode::SERVICE_UNAVAILABLE, text));
+                }
+            }
+        }
+        let found = |disk: &PurgedDisk| disk.keys_erased + disk.encrypted_slabs + disk.plain_slabs > 0;
+        let names = || snapshot.tenants.iter().map(|tenant| tenant.name.as_str());
+        if !disks.iter().any(found) && !names().any(|name| name == tenant) {
+            let near = most_like(&tenant, names()).map_or(String::new(), |near| format!("; did you mean {near:?}?"));
+            return Err((StatusCode::NOT_FOUND, format!("there is no tenant {tenant:?}{near}")));
+        }
+        Ok(Purged { tenant, disks })
     }
 
     /// Stop attaches, or admit them again.

@@ -3,8 +3,9 @@
 use super::access::{Access, Wants};
 use super::listener::Peer;
 use super::metrics::{self, Format};
-use super::operate::{Done, OnBlock, Refused};
+use super::operate::{OnBlock, Refused};
 use super::page;
+use crate::host::Purge;
 use crate::output::Versioned;
 use crate::status::{HealthMonitor, HttpCounters, Snapshot, ThreadRegistry};
 use axum::Router;
@@ -14,6 +15,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use kvtide_rt::mail::Address;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -34,6 +36,8 @@ pub(crate) struct Daemon {
     pub registry: ThreadRegistry,
     /// Who may read and act.
     pub access: Access,
+    /// Where the control thread takes requests to purge a tenant.
+    pub purge: Address<Purge>,
 }
 
 /// Build the router of all paths.
@@ -44,6 +48,7 @@ pub(super) fn router(daemon: Daemon, counters: HttpCounters) -> Router {
         .route("/v1/cache/evict", post(evict))
         .route("/v1/cache/clear", post(clear))
         .route("/v1/drain", post(drain))
+        .route("/v1/purge", post(purge))
         .layer(middleware::from_fn_with_state((daemon.clone(), Wants::Act), admit));
     let reads = Router::new()
         .route("/v1/status", get(status))
@@ -87,7 +92,7 @@ fn body<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Refused> {
         .map_err(|error| (StatusCode::BAD_REQUEST, format!("the body is not as expected: {error}")))
 }
 
-fn done(result: Result<Done, Refused>) -> Response {
+fn done(result: Result<impl Serialize, Refused>) -> Response {
     match result {
         Ok(done) => answer(StatusCode::OK, &Versioned::new(&done)),
         Err(refused) => refuse(refused),
@@ -126,6 +131,17 @@ async fn clear(State(daemon): State<Daemon>, bytes: Bytes) -> Response {
 
 async fn drain(State(daemon): State<Daemon>, bytes: Bytes) -> Response {
     done(body(&bytes).map(|what| daemon.drain(what)))
+}
+
+async fn purge(State(daemon): State<Daemon>, bytes: Bytes) -> Response {
+    let what = match body(&bytes) {
+        Ok(what) => what,
+        Err(refused) => return refuse(refused),
+    };
+    match snapshot(&daemon).await {
+        Ok(snapshot) => done(daemon.purge(what, &snapshot).await),
+        Err(refusal) => refusal,
+    }
 }
 
 /// Figures of the last hour: `columns` by name, the oldest value first.
@@ -205,7 +221,7 @@ async fn index(headers: HeaderMap) -> Response {
 const PATHS: &str = "kvtided\n\n/metrics    Prometheus metrics\n/healthz    200 while healthy, else 503 with the reasons\n\
      /readyz     200 while engines can attach, else 503 with the reasons\n/v1/status  full status as JSON\n/v1/history the last hour, as columns\n\
      /v1/cache/search?q=TEXT  a block by its hash, or spaces and tenants by a part of their name\n\
-     POST /v1/cache/pin, unpin, evict, clear, /v1/drain  actions of operators\n";
+     POST /v1/cache/pin, unpin, evict, clear, /v1/drain, /v1/purge  actions of operators\n";
 
 async fn not_found(uri: Uri) -> Response {
     (StatusCode::NOT_FOUND, format!("{}: not found; GET / lists the paths\n", shown(&uri))).into_response()
@@ -214,7 +230,7 @@ async fn not_found(uri: Uri) -> Response {
 async fn method_not_allowed() -> Response {
     (
         StatusCode::METHOD_NOT_ALLOWED,
-        "method not allowed: use GET, or POST for the actions below /v1/cache and for /v1/drain\n",
+        "method not allowed: use GET, or POST for the actions below /v1/cache, for /v1/drain and for /v1/purge\n",
     )
         .into_response()
 }

@@ -378,14 +378,14 @@ impl Space {
         }
     }
 
-    /// End the space to make room for another, unless it has sessions. Return true if it can end now. Pending writes to NVMe are
+    /// End the space unless it has sessions. Return true if it can end now. Pending writes to NVMe are
     /// finished first.
     pub fn retire(&mut self, now_us: u64) -> bool {
         if self.is_vacant() {
             return true;
         }
         if self.session_entries.sessions().next().is_none() {
-            tracing::info!("space {}: retired to make room for another space; its blocks on NVMe stay", self.number);
+            tracing::info!("space {}: retired: no session uses it; its blocks on NVMe stay", self.number);
             self.retiring = true;
             self.drain_until_us = Some(now_us + RETIRE_US);
         }

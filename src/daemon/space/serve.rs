@@ -88,7 +88,7 @@ pub(super) struct Space {
     pub reclaim: Option<bool>,
     /// Value of `slabs.returned` before the request that is being answered.
     pub returned_before: Option<u64>,
-    /// The space ends once nothing is in flight, to make room for another.
+    /// The space ends once nothing is in flight.
     pub retiring: bool,
     /// New entries with descriptors that the sleeper must watch.
     pub new_sessions: Vec<SessionId>,

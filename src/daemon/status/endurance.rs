@@ -1,6 +1,6 @@
 //! Endurance of a disk: a pure function of the bytes written and the configured limits.
 
-use kvtide_nvme::{DiskStatus, LogReport, WrittenStatus};
+use kvtide_nvme::DiskStatus;
 use serde::{Deserialize, Serialize};
 
 /// Minimum time for a rate: a cache writes more while it fills.
@@ -36,10 +36,7 @@ pub struct DriveEndurance {
 /// Return the endurance of a disk after `uptime_s` of the daemon.
 pub(super) fn endurance(disk: &DiskStatus, bounds: Bounds, uptime_s: f64) -> DriveEndurance {
     let Bounds { bytes_per_day, endurance_bytes } = bounds;
-    let WrittenStatus { request_bytes, superblock_bytes, .. } = disk.written;
-    let LogReport { appended_bytes, compacted_bytes, .. } = disk.log;
-    let written = request_bytes + superblock_bytes + appended_bytes + compacted_bytes;
-    let rate = (uptime_s >= RATE_AFTER_S).then(|| written as f64 * DAY_S / uptime_s);
+    let rate = (uptime_s >= RATE_AFTER_S).then(|| disk.written_bytes() as f64 * DAY_S / uptime_s);
     let per_day = rate.or(bytes_per_day.map(|bytes| bytes as f64)).filter(|bytes| *bytes > 0.0);
     let left = endurance_bytes.map(|bytes| bytes.saturating_sub(disk.written_ever_bytes) as f64);
     let life_s = left.zip(per_day).map(|(left, per_day)| left / per_day * DAY_S);
@@ -49,6 +46,7 @@ pub(super) fn endurance(disk: &DiskStatus, bounds: Bounds, uptime_s: f64) -> Dri
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kvtide_nvme::WrittenStatus;
 
     fn disk(request_bytes: u64, written_ever_bytes: u64) -> DiskStatus {
         let written = WrittenStatus { request_bytes, ..WrittenStatus::default() };

@@ -73,6 +73,13 @@ pub enum Wrong {
         /// Reason in words, with what to do.
         why: String,
     },
+    /// The file system of a disk is full.
+    DiskFull {
+        /// Number of the disk.
+        disk: u16,
+        /// Directory of the disk.
+        dir: PathBuf,
+    },
     /// The socket's path no longer leads to the daemon's socket.
     SocketLost {
         /// Why it cannot be bound again.
@@ -115,7 +122,8 @@ impl Reason {
             (Wrong::ThreadSilent { thread: a, .. }, Wrong::ThreadSilent { thread: b, .. }) => a == b,
             (Wrong::DiskStalled { disk: a, .. }, Wrong::DiskStalled { disk: b, .. })
             | (Wrong::LogStuck { disk: a, .. }, Wrong::LogStuck { disk: b, .. })
-            | (Wrong::DiskOutOfService { disk: a, .. }, Wrong::DiskOutOfService { disk: b, .. }) => a == b,
+            | (Wrong::DiskOutOfService { disk: a, .. }, Wrong::DiskOutOfService { disk: b, .. })
+            | (Wrong::DiskFull { disk: a, .. }, Wrong::DiskFull { disk: b, .. }) => a == b,
             (Wrong::SocketLost { .. }, Wrong::SocketLost { .. }) => true,
             (Wrong::WriteBudgetShort { .. }, Wrong::WriteBudgetShort { .. })
             | (Wrong::StoresOutrunDisks { .. }, Wrong::StoresOutrunDisks { .. }) => true,
@@ -141,6 +149,11 @@ impl From<Wrong> for Reason {
             Wrong::DiskOutOfService { disk, dir, why, .. } => {
                 format!("disk {disk} ({}) is out of service: {why}", dir.display())
             }
+            Wrong::DiskFull { disk, dir } => format!(
+                "disk {disk} ({}): the file system is full, so the NVMe tier cannot grow and keeps fewer blocks; free space there, or \
+                 reduce tiers.nvme.disks[].capacity",
+                dir.display()
+            ),
             Wrong::SocketLost { why } => {
                 format!("engines cannot attach: the socket was deleted or replaced and cannot be bound again: {why}")
             }
@@ -198,7 +211,7 @@ pub(super) fn reasons(stage: Stage, threads: &[Thread], disks: &[DiskStatus]) ->
     silent.chain(stalled).chain(stuck).map(Reason::from).collect()
 }
 
-/// Return the reasons for degraded service: disks out of service, a lost socket with the bind error, a short write budget, stores
+/// Return the reasons for degraded service: disks out of service, full file systems, a lost socket with the bind error, a short write budget, stores
 /// that exceed the disks' write rate.
 pub(super) fn degraded(disks: &[DiskStatus], socket: Option<String>, budget: &WriteBudget) -> Vec<Reason> {
     let out = disks.iter().filter_map(|disk| {
@@ -218,7 +231,14 @@ pub(super) fn degraded(disks: &[DiskStatus], socket: Option<String>, budget: &Wr
         written_bytes: budget.all.written_bytes,
         window_s: budget.window_s,
     });
-    out.chain(socket.map(|why| Wrong::SocketLost { why })).chain(short).chain(outrun).map(Reason::from).collect()
+    let full = disks.iter().filter(|disk| disk.out_of_service.is_none() && disk.log.no_room);
+    let full = full.map(|disk| Wrong::DiskFull { disk: disk.number, dir: disk.dir.clone() });
+    out.chain(full)
+        .chain(socket.map(|why| Wrong::SocketLost { why }))
+        .chain(short)
+        .chain(outrun)
+        .map(Reason::from)
+        .collect()
 }
 
 #[cfg(test)]
@@ -262,6 +282,20 @@ mod tests {
             ]
         );
         assert_eq!(serde_json::to_value(&degraded(&disks, None, &budget)[0]).unwrap()["errno"], 5);
+    }
+
+    #[test]
+    fn a_full_file_system_degrades() {
+        let disk = |number, no_room, out_of_service| {
+            let log = LogReport { no_room, ..LogReport::default() };
+            DiskStatus { number, dir: "/d".into(), log, out_of_service, ..DiskStatus::default() }
+        };
+        let disks = [disk(0, false, None), disk(1, true, None), disk(2, true, Some(5))];
+        let found = degraded(&disks, None, &WriteBudget::default());
+        assert_eq!(found.len(), 2, "one that is out of service has another reason: {found:?}");
+        assert_eq!(serde_json::to_value(&found[1]).unwrap()["reason"], "disk_full");
+        assert!(found[1].to_string().starts_with("disk 1 (/d): the file system is full"), "{}", found[1]);
+        assert!(found[1].is_same(&Wrong::DiskFull { disk: 1, dir: "/e".into() }.into()));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The last hour of the daemon's figures, for the charts of the web page: it has history without Prometheus.
 
 use super::snapshot::Snapshot;
+use kvtide_nvme::DiskStatus;
 use kvtide_rt::histogram::{BUCKETS, Histogram};
 use kvtide_tiering::Edge;
 use std::collections::{BTreeMap, VecDeque};
@@ -13,7 +14,7 @@ const STEP: Duration = Duration::from_secs(5);
 const POINTS: usize = 720;
 
 /// Names of the columns, in the order of a point's values. Counters are as they are; the page computes rates.
-pub(crate) const COLUMNS: [&str; 39] = [
+pub(crate) const COLUMNS: [&str; 35] = [
     "time_s",
     "asked_tokens",
     "found_tokens",
@@ -49,10 +50,6 @@ pub(crate) const COLUMNS: [&str; 39] = [
     "dropped_not_admitted",
     "dropped_expired",
     "dropped_by_hand",
-    "sessions",
-    "spaces",
-    "unhealthy",
-    "degraded",
 ];
 
 /// A point: a value of each column. A latency is -1 if nothing happened in its interval.
@@ -134,7 +131,7 @@ fn quantile(histogram: &Histogram, share: f64) -> f64 {
 
 fn point(time_s: f64, snapshot: &Snapshot, [lookup, load]: [[f64; 2]; 2]) -> Point {
     let hits = &snapshot.hits;
-    let mut sums = [0u64; 20];
+    let mut sums = [0u64; 18];
     for space in &snapshot.spaces {
         let (full, core) = (&space.occupancy, &space.core);
         let (tier0, host, nvme) = (full.tier0.used_of_all(), full.host.used_of_all(), full.nvme_used_of_all());
@@ -159,15 +156,13 @@ fn point(time_s: f64, snapshot: &Snapshot, [lookup, load]: [[f64; 2]; 2]) -> Poi
             core.refused_dropped,
             core.expired,
             core.evicted_by_hand,
-            space.sessions as u64,
-            1,
         ];
         sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
     }
     let host_all = snapshot.host.as_ref().map_or(0, |host| host.capacity_bytes);
     let nvme_all: u64 = snapshot.disks.iter().map(|disk| disk.capacity_bytes).sum();
-    let (read, written) =
-        snapshot.disks.iter().map(kvtide_nvme::DiskStatus::bytes).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+    let read: u64 = snapshot.disks.iter().map(|disk| disk.bytes().0).sum();
+    let written: u64 = snapshot.disks.iter().map(DiskStatus::written_bytes).sum();
     let failures: u64 = snapshot.disks.iter().map(|disk| disk.failed() + disk.checksum_failures).sum();
     let whole = |value: u64| value as f64;
     let s = sums.map(whole);
@@ -207,10 +202,6 @@ fn point(time_s: f64, snapshot: &Snapshot, [lookup, load]: [[f64; 2]; 2]) -> Poi
         s[15],
         s[16],
         s[17],
-        s[18],
-        s[19],
-        snapshot.unhealthy.len() as f64,
-        snapshot.degraded.len() as f64,
     ]
 }
 

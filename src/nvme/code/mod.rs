@@ -24,7 +24,7 @@ pub use arena::{Arena, Extent, taken};
 pub use check::Checker;
 pub use codec::{Codec, Coder, stored_bytes};
 pub use keys::KeyError;
-pub use keys::{Encryption, KeySource, Keyring, MasterKey, key_sectors};
+pub use keys::{Encryption, KeySource, Keyring, MasterKey, erase_sectors};
 
 pub use keys::Subkey;
 pub use pool::Pool;

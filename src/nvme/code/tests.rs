@@ -8,6 +8,7 @@ use crate::transfer::SlotKey;
 use kvtide_format::log::{Salt, SlabHeader, SpaceKey, Storage};
 use kvtide_format::{KEY_SECTORS, KEYS_OFFSET, PageKey};
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
@@ -322,15 +323,13 @@ fn a_purged_tenants_pages_and_records_are_noise() {
     let tag = cipher.seal(&header, kept.salt, &[1; 12], b"head", &mut body).unwrap();
     let learnt = salts(&keyring);
     drop((keyring, code, cipher));
-    let of = |domain: &str| -> Vec<u32> {
-        key_sectors(STORE, &area.bytes).filter(|(_, of)| of == domain).map(|(number, _)| number).collect()
-    };
-    let sectors = of("a");
-    assert_eq!(sectors.len(), 1);
-    assert!(key_sectors(STORE + 1, &area.bytes).next().is_none() && of("c").is_empty());
-    for sector in sectors {
-        area.bytes[sector as usize * 4096..][..4096].fill(0);
-    }
+    let before = area.bytes.clone();
+    let tenants = ["a", "b"].map(String::from).into();
+    assert_eq!(erase_sectors(STORE, "c", &mut area).unwrap(), (Vec::new(), tenants));
+    assert_eq!(erase_sectors(STORE + 1, "a", &mut area).unwrap(), (Vec::new(), BTreeSet::new()), "another store's");
+    assert_eq!(area.bytes, before);
+    let (erased, _) = erase_sectors(STORE, "a", &mut area).unwrap();
+    assert!(erased.len() == 1 && area.bytes[erased[0] as usize * 4096..][..4096].iter().all(|byte| *byte == 0));
     let gone = open(&area, 1).unwrap().code(&header);
     assert!(matches!(gone, Err(KeyError::Unknown { .. })), "its records are dropped: {gone:?}");
     // After a restart, and under the tenant's new key.

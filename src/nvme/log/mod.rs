@@ -24,6 +24,7 @@ pub(super) use report::SharedLogStatus;
 pub use report::{LogReport, RecoveryReport};
 pub(super) use thread::LogThread;
 
+use super::code::KeyError;
 use kvtide_format::log::{Log, SlabHeader, Storage};
 
 /// The log over a file, or over a test's storage.
@@ -46,6 +47,22 @@ pub enum LogMessage {
         /// Number of its grant.
         grant: u64,
     },
+    /// Erase the keys of a tenant.
+    EraseKeys(EraseKeys),
     /// Write and flush all earlier messages, then stop.
     End,
+}
+
+/// A request to erase the keys of a tenant: what they encrypted is unreadable afterwards. No space of the tenant may run.
+pub struct EraseKeys {
+    /// The tenant.
+    pub domain: String,
+    /// Called on the log thread with the number of keys that were erased and flushed. Must not block.
+    pub answer: Box<dyn FnOnce(Result<u32, KeyError>) + Send>,
+}
+
+impl std::fmt::Debug for EraseKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EraseKeys").field("domain", &self.domain).finish_non_exhaustive()
+    }
 }

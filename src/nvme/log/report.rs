@@ -40,6 +40,8 @@ pub struct LogReport {
     pub full: u64,
     /// Requests refused for another reason.
     pub refused: u64,
+    /// The file system has no room for a region that was asked for.
+    pub no_room: bool,
     /// Requests waiting to be written or flushed.
     pub waiting: u64,
     /// How long the thread has been in a device call, in microseconds; 0: it is in none.

@@ -10,9 +10,9 @@
 
 use super::discard::Discards;
 use super::report::SharedLogStatus;
-use super::{DiskLog, LogMessage, LogRequest, LogRequestKind};
+use super::{DiskLog, EraseKeys, LogMessage, LogRequest, LogRequestKind};
 use crate::DiskEvent;
-use crate::code::Keyring;
+use crate::code::{KeyError, Keyring};
 use crate::health::{Health, errno};
 use crate::settings::Discard;
 use crate::store::{Absence, Presence};
@@ -81,6 +81,8 @@ pub(super) struct Runner {
     look_at: Instant,
     /// A full log was reported since the last successful write.
     full: bool,
+    /// A region that the file system had no room for, while no other one has been allocated since.
+    no_room: Option<u32>,
 }
 
 /// Allocate the range of a region, by number, so that writes to it succeed even when the file system fills up.
@@ -130,6 +132,7 @@ impl Runner {
             presence,
             look_at: Instant::now() + LOOK,
             full: false,
+            no_room: None,
         }
     }
 
@@ -146,8 +149,11 @@ impl Runner {
                 return self.shut_down();
             }
             let now = Instant::now();
-            if self.look_at <= now && !self.is_there() {
-                continue;
+            if self.look_at <= now {
+                if !self.is_there() {
+                    continue;
+                }
+                self.look_for_room();
             }
             if self.flush_by.is_some_and(|by| by <= now) {
                 self.flush();
@@ -188,6 +194,7 @@ impl Runner {
             LogMessage::LogRequest(request) => self.log_request(request),
             LogMessage::Grant(header) => self.grant(&header),
             LogMessage::Free { region, grant } => self.free(region, grant),
+            LogMessage::EraseKeys(request) => self.erase_keys(request),
             LogMessage::End => return true,
         }
         false
@@ -276,13 +283,17 @@ impl Runner {
             );
             return self.granted(region, grant, Status::Io);
         }
-        if let Err(errno) = (self.allocate)(region) {
+        let allocated = (self.allocate)(region);
+        let is_full = matches!(allocated, Err(Errno::NOSPC | Errno::DQUOT));
+        self.set_no_room(is_full.then_some(region));
+        if let Err(errno) = allocated {
             tracing::error!(
                 "{}: cannot allocate region {region} in the file: {errno}. Free space on the file \
                  system, or reduce the disk's capacity",
                 self.health.name()
             );
-            let status = if matches!(errno, Errno::NOSPC | Errno::DQUOT) { Status::NoSpace } else { Status::Io };
+            self.health.error(errno.raw_os_error(), Instant::now());
+            let status = if is_full { Status::NoSpace } else { Status::Io };
             return self.granted(region, grant, status);
         }
         self.grants.push((region, grant));
@@ -302,6 +313,20 @@ impl Runner {
         }
     }
 
+    fn set_no_room(&mut self, region: Option<u32>) {
+        self.no_room = region;
+        self.log_status.count(|report| report.no_room = region.is_some());
+    }
+
+    /// Report a full file system until there is room again. The region is not granted by this; the next grant finds it allocated.
+    fn look_for_room(&mut self) {
+        let Some(region) = self.no_room else { return };
+        if (self.allocate)(region).is_ok() {
+            tracing::info!("{}: the file system has room again", self.health.name());
+            self.set_no_room(None);
+        }
+    }
+
     fn granted(&self, region: u32, grant: u64, status: Status) {
         self.health.tell(DiskEvent::Granted { disk: self.number, region, grant, status });
     }
@@ -315,6 +340,17 @@ impl Runner {
         }
         self.freed.push(region);
         self.flush_by = sooner(self.flush_by, ERASES);
+    }
+
+    fn erase_keys(&mut self, EraseKeys { domain, answer }: EraseKeys) {
+        let erased = self.keyring.erase(&domain, self.log.storage());
+        // So are the ends of its grants: they came before.
+        self.flush();
+        match &erased {
+            Ok(keys) => tracing::info!("{}: {keys} keys of tenant {domain:?} erased", self.health.name()),
+            Err(error) => tracing::error!("{}: tenant {domain:?} is not purged: {error}", self.health.name()),
+        }
+        answer(erased);
     }
 
     /// Write the delayed records; their puts are then stored.
@@ -535,6 +571,7 @@ impl Runner {
                     self.answers.push_back(request);
                 }
                 Waited::Message(LogMessage::Grant(header)) => self.granted(header.region, header.grant, Status::Io),
+                Waited::Message(LogMessage::EraseKeys(request)) => (request.answer)(Err(KeyError::OutOfService)),
                 Waited::Message(LogMessage::Free { .. }) | Waited::Due => {}
                 Waited::Message(LogMessage::End) | Waited::Gone => return self.deliver(),
             }

@@ -3,11 +3,9 @@
 use super::super::error::DiskError;
 use super::super::log::LogFile;
 use super::{FILE, checks, device, lock, open, read};
-use crate::code::key_sectors;
+use crate::code::erase_sectors;
 use kvtide_format::log::inspect;
-use kvtide_format::{KEY_SECTORS, KEYS_OFFSET, SECTOR};
 use std::collections::BTreeSet;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -40,24 +38,11 @@ pub fn purge(place: &Path, domain: &str) -> Result<Purged, DiskError> {
     lock(&file, &path)?;
     let block = read(&file).map_err(|e| DiskError::os("read the superblock of", &path, e))?;
     let block = block.map_err(|source| DiskError::Superblock { path: path.clone(), source })?;
-    let mut area = vec![0; usize::from(KEY_SECTORS) * SECTOR as usize];
-    file.read_exact_at(&mut area, KEYS_OFFSET).map_err(|e| DiskError::os("read the keys of", &path, e))?;
-    let mut purged = Purged::default();
-    for (number, tenant) in key_sectors(block.store, &area) {
-        let is_asked = tenant == domain;
-        purged.tenants.insert(tenant);
-        if !is_asked {
-            continue;
-        }
-        let offset = KEYS_OFFSET + u64::from(number) * u64::from(SECTOR);
-        file.write_all_at(&[0; SECTOR as usize], offset)
-            .map_err(|e| checks::refused("erase a key of", &path, place, e))?;
-        purged.keys += 1;
-    }
-    // Flush even if no key was found: an earlier purge may have erased it without flushing.
-    file.sync_data().map_err(|e| checks::refused("flush", &path, place, e))?;
     let mut storage =
         LogFile::new(&Arc::new(file)).map_err(|e| DiskError::os("allocate memory for the log of", &path, e))?;
+    let erased = erase_sectors(block.store, domain, &mut storage);
+    let (sectors, tenants) = erased.map_err(|source| DiskError::Keys { path: path.clone(), source })?;
+    let mut purged = Purged { keys: sectors.len() as u32, tenants, ..Purged::default() };
     let recovered = inspect(&mut storage, &block, None, &mut |_| {});
     let recovered = recovered.map_err(|source| DiskError::Log { path, source })?;
     for slab in recovered.slabs {

@@ -127,8 +127,15 @@ fn a_region_that_its_file_system_has_no_room_for_is_granted_to_nobody() {
     assert_eq!(filled.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
     rig.log(LogMessage::Grant(header(1)));
     rig.until(|event| *event == granted(1, Status::NoSpace));
-    // After space is freed, the next request gets a region.
+    let status = rig.status();
+    assert!(status.log.no_room && status.errors[&libc::ENOSPC] == 1, "{status:?}");
+    // After space is freed, this is no longer reported, and the next request gets a region.
     fs::remove_file(&other).unwrap();
+    let until = Instant::now() + LONG;
+    while rig.status().log.no_room {
+        assert!(Instant::now() < until, "still reported");
+        std::thread::yield_now();
+    }
     rig.log(LogMessage::Grant(header(1)));
     rig.until(|event| *event == granted(1, Status::Ok));
     assert_eq!(rig.status().out_of_service, None);

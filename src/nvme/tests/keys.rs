@@ -3,9 +3,10 @@
 use super::fixture::*;
 use crate::Error;
 use crate::{
-    Codec, DiskError, DiskEvent, DiskThread, Encryption, KeyError, KeySource, LogMessage, LogRequest, LogRequestKind,
-    Part, Settings, SlabCode, SlotKey, purge,
+    Codec, DiskError, DiskEvent, DiskThread, Encryption, EraseKeys, KeyError, KeySource, LogMessage, LogRequest,
+    LogRequestKind, Part, Settings, SlabCode, SlotKey, purge,
 };
+use crossbeam::channel::bounded;
 use kvtide_format::log::{SlabHeader, SpaceKey};
 use kvtide_types::{IoKind, Status};
 use std::fs::{self, Permissions};
@@ -201,6 +202,44 @@ fn what_an_ephemeral_key_encrypted_is_gone_with_it() {
     }
     let (good, rig) = restarted(&settings(&dir, KeySource::Off));
     assert_eq!(good, [1]);
+    rig.end();
+}
+
+#[test]
+fn a_tenant_purged_while_the_disk_serves_is_gone_and_comes_back_with_another_key() {
+    let dir = Dir::new();
+    let key = Key::new(&dir, 1);
+    let on = settings(&dir, KeySource::File(key.0.clone()));
+    let mut rig = Rig::start(&on);
+    for (region, domain) in [(0, "a"), (1, "b")] {
+        stored(&mut rig, &header(region, domain, true));
+    }
+    let erase = |rig: &Rig, domain: &str| {
+        let (answer, answered) = bounded(1);
+        let answer = Box::new(move |erased| answer.send(erased).unwrap());
+        rig.log(LogMessage::EraseKeys(EraseKeys { domain: domain.into(), answer }));
+        answered.recv_timeout(LONG).unwrap().unwrap()
+    };
+    let before = rig.disk().code(&header(0, "a", true)).unwrap().unwrap();
+    rig.log(LogMessage::Free { region: 0, grant: 1 });
+    assert_eq!((erase(&rig, "nobody"), erase(&rig, "a"), erase(&rig, "a")), (0, 1, 0));
+    assert!(matches!(rig.disk().code(&header(0, "a", true)), Err(KeyError::Unknown { .. })));
+    // The tenant returns with a new key.
+    stored(&mut rig, &SlabHeader { grant: 9, ..header(0, "a", true) });
+    assert!(!Arc::ptr_eq(&before, &rig.disk().code(&header(0, "a", true)).unwrap().unwrap()));
+    assert_eq!(erase(&rig, "a"), 1);
+    rig.end();
+    let (good, rig) = restarted(&on);
+    assert_eq!(good, [1], "b stays");
+    rig.end();
+    // A disk that is out of service says so.
+    let rig = Rig::start(&on);
+    fs::remove_file(dir.0.join("kvtide.store")).unwrap();
+    rig.until(|event| matches!(event, DiskEvent::Failed { .. }));
+    let (answer, answered) = bounded(1);
+    let answer = Box::new(move |erased| answer.send(erased).unwrap());
+    rig.log(LogMessage::EraseKeys(EraseKeys { domain: "b".into(), answer }));
+    assert!(matches!(answered.recv_timeout(LONG).unwrap(), Err(KeyError::OutOfService)));
     rig.end();
 }
 

@@ -35,6 +35,7 @@ export class Charts {
       ["chart-lookup", "Lookups, ms", (v) => v.toFixed(3), [["p50", latency("lookup_p50_us")], ["p99", latency("lookup_p99_us")]]],
       ["chart-load", "Loads, ms", (v) => v.toFixed(1), [["p50", latency("load_p50_us")], ["p99", latency("load_p99_us")]]],
       ["chart-disk", "NVMe, bytes a second", format.bytes, [["read", rate("disk_read_bytes")], ["written", rate("disk_written_bytes")]]],
+      ["chart-errors", "NVMe errors a second", format.count, [["errors", rate("disk_failures")]]],
       ["chart-prefetch", "Prefetched pages a second", format.count, [
         ["used", rate("prefetch_used")], ["late", rate("prefetch_late")], ["wasted", rate("prefetch_wasted")]]],
       ["chart-evicted", "Evictions a second", format.count, [

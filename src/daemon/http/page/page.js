@@ -36,6 +36,11 @@ const hitsOf = (some) => ({ ...NONE, ...(some?.hits ?? {}) });
 const loaded = (hits) => hits.loaded_tokens.tier0 + hits.loaded_tokens.host + hits.loaded_tokens.nvme;
 const sum = (items, of) => items.reduce((all, item) => all + (of(item) ?? 0), 0);
 const edge = (edge) => sum(edge?.bytes ?? [], (n) => n);
+/// Reasons for which something has failed; others only cost speed or space.
+const FAILED = new Set(["disk_out_of_service", "disk_full", "socket_lost"]);
+const writtenTo = (disk) => sum(["request_bytes", "superblock_bytes"], (part) => disk.written?.[part]) + sum(["appended_bytes", "compacted_bytes"], (part) => disk.log?.[part]);
+const ways = (disk, way, field) => sum(disk.classes ?? [], (c) => c[way]?.[field]);
+const failures = (disk) => ways(disk, "reads", "failed") + ways(disk, "writes", "failed") + (disk.checksum_failures ?? 0);
 const FULL = ["clean", "dirty", "pinned", "busy", "quarantined"];
 const used = (fill) => sum(FULL, (state) => fill?.[state]?.bytes);
 const onNvme = (space) => (space.occupancy?.nvme_slots_used ?? 0) * (space.occupancy?.nvme_slot_bytes ?? 0);
@@ -60,8 +65,12 @@ function figures(id, pairs) {
   }));
 }
 
-// Rows are arrays of cells; a cell is a text, or [text] for a number.
+// Rows are arrays of cells; a cell is a text, or [text] for a number. What has not changed stays, and with it what a reader has selected.
+const shown = new Map();
 function table(id, caption, head, rows) {
+  const now = JSON.stringify(rows);
+  if (shown.get(id) === now) return;
+  shown.set(id, now);
   const columns = head.map((name, at) => {
     const cell = element("th", name, rows.some((row) => Array.isArray(row[at])) ? "number" : "");
     cell.scope = "col";
@@ -112,10 +121,11 @@ function show(status) {
   by("build").textContent = `kvtided ${status.build?.version ?? ""}, pid ${status.pid}, up ${format.seconds(status.uptime_s)}`;
   const unhealthy = (status.unhealthy ?? []).map((reason) => reason.text);
   const degraded = (status.degraded ?? []).map((reason) => reason.text);
+  const failed = (status.degraded ?? []).some((reason) => FAILED.has(reason.reason));
   if (status.drained) degraded.push("an operator drains the daemon: it takes no new sessions");
   if (unhealthy.length) health("bad", "Unhealthy", [...unhealthy, ...degraded]);
   else if (status.stage !== "serving") health("fair", status.stage === "starting" ? "Starting" : "Shutting down", [status.progress || "", ...degraded].filter(Boolean));
-  else if (degraded.length) health("fair", "Degraded", degraded);
+  else if (degraded.length) health(failed ? "bad" : "fair", "Degraded", degraded);
   else health("good", "Healthy", []);
 
   figures("hits", [
@@ -138,9 +148,7 @@ function show(status) {
     tier("NVMe", ...nvme, moved("host_to_nvme"), moved("nvme_to_host"), hits.loaded_tokens.nvme),
   ]);
 
-  const ways = (disk, way, field) => sum(disk.classes ?? [], (c) => c[way]?.[field]);
-  const failures = (disk) => ways(disk, "reads", "failed") + ways(disk, "writes", "failed") + (disk.checksum_failures ?? 0);
-  const written = sum(disks, (disk) => ways(disk, "writes", "bytes"));
+  const written = sum(disks, writtenTo);
   figures("nvme", [
     ["errors", String(sum(disks, failures))],
     ["bytes written", format.bytes(written)],
@@ -148,8 +156,8 @@ function show(status) {
   ]);
   table("disks", "Disks", ["disk", "state", "read", "written", "in flight", "errors", "endurance left"], disks.map((disk) => {
     const wear = (status.wear ?? []).find((wear) => wear.disk === disk.number) ?? {};
-    const state = disk.out_of_service != null ? `out of service: ${disk.why_out}` : disk.stalled ? "stalled" : "ready";
-    return [`${disk.number} ${disk.dir}`, state, [format.bytes(ways(disk, "reads", "bytes"))], [format.bytes(ways(disk, "writes", "bytes"))],
+    const state = disk.out_of_service != null ? `out of service: ${disk.why_out}` : disk.stalled ? "stalled" : disk.log?.no_room ? "full" : "ready";
+    return [`${disk.number} ${disk.dir}`, state, [format.bytes(ways(disk, "reads", "bytes"))], [format.bytes(writtenTo(disk))],
       [`${disk.at_device} of ${disk.depth}`], [String(failures(disk))], [wear.life_s != null ? format.seconds(wear.life_s) : "–"]];
   }));
 
@@ -243,7 +251,7 @@ function pointOf(status) {
   const hits = hitsOf(status);
   const core = (name) => sum(spaces, (space) => space.core?.[name]);
   const moved = (name) => sum(spaces, (space) => edge(space.core?.[name]));
-  const ways = (way) => sum(status.disks ?? [], (disk) => sum(disk.classes ?? [], (c) => c[way]?.bytes));
+  const disks = status.disks ?? [];
   return {
     time_s: Date.now() / 1000 + ahead, asked_tokens: hits.asked_tokens, found_tokens: hits.found_tokens,
     loaded_tier0_tokens: hits.loaded_tokens.tier0, loaded_host_tokens: hits.loaded_tokens.host, loaded_nvme_tokens: hits.loaded_tokens.nvme,
@@ -252,7 +260,7 @@ function pointOf(status) {
     host_used_bytes: sum(spaces, (s) => used(s.occupancy?.host)), nvme_used_bytes: sum(spaces, onNvme),
     host_to_tier0_bytes: moved("host_to_tier0"), tier0_to_host_bytes: moved("tier0_to_host"), nvme_to_host_bytes: moved("nvme_to_host"),
     host_to_nvme_bytes: moved("host_to_nvme"), lookup_p50_us: -1, lookup_p99_us: -1, load_p50_us: -1, load_p99_us: -1,
-    disk_read_bytes: ways("reads"), disk_written_bytes: ways("writes"),
+    disk_failures: sum(disks, failures), disk_read_bytes: sum(disks, (disk) => ways(disk, "reads", "bytes")), disk_written_bytes: sum(disks, writtenTo),
     prefetch_used: core("prefetch_used"), prefetch_late: core("prefetch_late"), prefetch_wasted: core("prefetch_wasted"),
     evicted_tier0_pages: core("evictions"), evicted_host_pages: core("host_evictions"), dropped_blocks: core("cache_drops"),
     dropped_nvme_full: core("nvme_drops"), dropped_not_admitted: core("refused_dropped"), dropped_expired: core("expired"),

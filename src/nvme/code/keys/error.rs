@@ -100,6 +100,9 @@ pub enum KeyError {
         /// The codec's number.
         codec: u8,
     },
+    /// The disk is out of service.
+    #[error("the disk is out of service; what it holds is unchanged. Purge it when no daemon uses it")]
+    OutOfService,
     /// A sector of the key area could not be read, written or flushed.
     #[error("cannot {tried} the key area at offset {offset}: {source}")]
     Io {

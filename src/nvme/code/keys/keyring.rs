@@ -7,9 +7,10 @@ use super::source::{Encryption, KEY_BYTES, KeySource, MasterKey, Wrapper};
 use super::tenant::{Purpose, Subkey, TenantKey};
 use crate::code::{Codec, SlabCode};
 use kvtide_format::log::{Cipher, CipherError, DOMAIN_BYTES_MAX, NONCE_BYTES, Salt, SlabHeader, Storage, TAG_BYTES};
-use kvtide_format::{KEYS_OFFSET, SECTOR};
+use kvtide_format::{KEY_SECTORS, KEYS_OFFSET, SECTOR};
 use ring::aead::NONCE_LEN;
 use ring::rand::{SecureRandom, SystemRandom};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroizing;
 
@@ -153,6 +154,20 @@ impl Keyring {
         self.code(slab)
     }
 
+    /// Erase all keys of a domain, on the disk and here. The next grant to the domain makes a new one.
+    ///
+    /// # Errors
+    /// A sector cannot be read, written or flushed: a key may still be on the disk, but is not used any more.
+    pub fn erase(&self, domain: &str, storage: &mut dyn Storage) -> Result<u32, KeyError> {
+        let mut tenants = self.tenants();
+        let before = tenants.keys.len();
+        tenants.keys.retain(|(_, key)| key.domain() != domain);
+        let in_memory = before - tenants.keys.len();
+        let (sectors, _) = erase_sectors(self.store, domain, storage)?;
+        tenants.free.extend(&sectors);
+        Ok(sectors.len().max(in_memory) as u32)
+    }
+
     fn make(&self, domain: &str, storage: &mut dyn Storage) -> Result<(), KeyError> {
         if domain.is_empty() || domain.len() > DOMAIN_BYTES_MAX {
             return Err(KeyError::Name { domain: domain.into(), most: DOMAIN_BYTES_MAX });
@@ -190,13 +205,28 @@ impl Keyring {
     }
 }
 
-/// Return the sectors of a key area that hold keys, with the domains. Needs no master key.
-pub fn key_sectors(store: u128, area: &[u8]) -> impl Iterator<Item = (u32, String)> {
-    let sectors = (0..).zip(area.as_chunks::<{ sector::BYTES }>().0);
-    sectors.filter_map(move |(number, bytes)| match sector::look(store, bytes) {
-        Found::Key(found) => Some((number, found.domain)),
-        _ => None,
-    })
+/// Overwrite the sectors that hold keys of a domain, and flush. Also return all domains that had keys. Needs no master key.
+pub fn erase_sectors(
+    store: u128,
+    domain: &str,
+    storage: &mut dyn Storage,
+) -> Result<(Vec<u32>, BTreeSet<String>), KeyError> {
+    let mut area = vec![0; usize::from(KEY_SECTORS) * sector::BYTES];
+    let failed = |source| KeyError::Io { tried: "read", offset: KEYS_OFFSET, source };
+    storage.read(KEYS_OFFSET, &mut area).map_err(failed)?;
+    let (mut erased, mut domains) = (Vec::new(), BTreeSet::new());
+    for (number, bytes) in (0..).zip(area.as_chunks::<{ sector::BYTES }>().0) {
+        let Found::Key(found) = sector::look(store, bytes) else { continue };
+        if found.domain == domain {
+            write(storage, number, &[0; sector::BYTES])?;
+            erased.push(number);
+        }
+        domains.insert(found.domain);
+    }
+    // Flush even if no key was found: an earlier attempt may have erased it without flushing.
+    let failed = |source| KeyError::Io { tried: "flush", offset: KEYS_OFFSET, source };
+    storage.flush().map_err(failed)?;
+    Ok((erased, domains))
 }
 
 /// Write and flush a sector of the key area.

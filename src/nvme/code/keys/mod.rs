@@ -25,7 +25,7 @@ mod tenant;
 mod wiped;
 
 pub use error::KeyError;
-pub use keyring::{Keyring, key_sectors};
+pub use keyring::{Keyring, erase_sectors};
 pub use salts::Spent;
 pub use source::{Encryption, KeySource, MasterKey};
 #[cfg(test)]
