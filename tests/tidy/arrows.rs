@@ -14,6 +14,30 @@ pub struct Edge {
     pub features: Vec<String>,
 }
 
+/// A package: of the workspace, or the Python package, which is a workspace of its own.
+#[derive(Debug)]
+pub struct Member {
+    pub name: String,
+    /// Its folder, from the root; empty for the root.
+    pub folder: String,
+}
+
+/// Return the packages that are part of kvtide or test it, and the edges between them.
+pub fn shipped(root: &Path) -> (Vec<Member>, Vec<Edge>) {
+    let mut packages = metadata(root)["packages"].as_array().expect("packages").clone();
+    packages.extend(metadata(&root.join("ffi/python"))["packages"].as_array().expect("packages").clone());
+    packages.retain(|package| package["name"] != "xtask");
+    let folder = |package: &serde_json::Value| {
+        let manifest = Path::new(package["manifest_path"].as_str().expect("manifest path"));
+        let folder =
+            manifest.parent().and_then(|folder| folder.strip_prefix(root).ok()).expect("a folder below the root");
+        folder.to_str().expect("UTF-8").to_owned()
+    };
+    let name = |package: &serde_json::Value| package["name"].as_str().expect("name").to_owned();
+    let members = packages.iter().map(|package| Member { name: name(package), folder: folder(package) }).collect();
+    (members, edges_of(&packages))
+}
+
 /// Allowed dependencies between crates. Reasons: the core is sans-IO, the wire is shared by two processes, and both depend on the
 /// vocabulary alone; the daemon never touches the engine's side; an engine that links the client must not carry
 /// the core; the simulator runs everything that is shipped and is not shipped itself.
@@ -54,8 +78,10 @@ const MUTANTS_USER: &str = "kvtide-sim";
 
 /// Return all edges between members.
 pub fn workspace_edges(root: &Path) -> Vec<Edge> {
-    let meta = metadata(root);
-    let packages = meta["packages"].as_array().expect("packages");
+    edges_of(metadata(root)["packages"].as_array().expect("packages"))
+}
+
+fn edges_of(packages: &[serde_json::Value]) -> Vec<Edge> {
     let names: Vec<&str> = packages.iter().filter_map(|p| p["name"].as_str()).collect();
     let mut edges = vec![];
     for package in packages {

@@ -5,6 +5,7 @@
 mod arrows;
 mod cycles;
 mod lexer;
+mod pictures;
 mod sources;
 mod words;
 
@@ -58,6 +59,29 @@ fn arrows_check_fails_on_a_bad_edge() {
     let mut mutants = edge("kvtide", "kvtide-tiering");
     mutants.features = vec!["mutants".into()];
     assert_eq!(arrows::violations(&[mutants]).len(), 1);
+}
+
+#[test]
+fn pictures_show_what_is_there() {
+    let path = root().join("docs/pictures/packages.svg");
+    let (members, edges) = arrows::shipped(root());
+    let drawn = pictures::packages(&members, &edges);
+    if std::env::var_os("KVTIDE_BLESS").is_some() {
+        std::fs::write(&path, &drawn).unwrap();
+    }
+    assert!(
+        std::fs::read_to_string(&path).unwrap_or_default() == drawn,
+        "{} is out of date: KVTIDE_BLESS=1 cargo test --test tidy writes it",
+        path.display()
+    );
+    let svgs = tracked(&[".svg"]);
+    assert!(svgs.len() > 2, "{svgs:?}");
+    let missing = svgs.iter().flat_map(|path| {
+        let missing = pictures::missing_folders(root(), &std::fs::read_to_string(root().join(path)).unwrap());
+        missing.into_iter().map(|folder| format!("{}: {folder} does not exist", path.display())).collect::<Vec<_>>()
+    });
+    report(&missing.collect::<Vec<_>>());
+    assert_eq!(pictures::missing_folders(root(), "<text>src/daemon, src/deamon.</text>"), ["src/deamon."]);
 }
 
 #[test]
