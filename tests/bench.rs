@@ -5,12 +5,18 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+/// Return the names of the figures.
+fn keys_of(figures: &serde_json::Value) -> Vec<&str> {
+    assert_eq!(figures["version"], 1, "{figures}");
+    figures.as_object().unwrap().keys().map(String::as_str).filter(|key| *key != "version").collect()
+}
+
 #[test]
 fn the_core_bench_reports_its_figures() {
     let output = Command::new(env!("CARGO_BIN_EXE_kvtide")).args(["bench", "core", "--json"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let keys: Vec<&str> = figures.as_object().unwrap().keys().map(String::as_str).collect();
+    let keys = keys_of(&figures);
     let expected =
         ["allocations", "bytes_per_cold_content", "metadata_bytes_per_page", "restore_ms", "transitions_per_s"];
     assert_eq!(keys, expected);
@@ -28,7 +34,7 @@ fn the_blocks_bench_reports_its_figures() {
     let output = bench.arg(&dir.0).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let keys: Vec<&str> = figures.as_object().unwrap().keys().map(String::as_str).collect();
+    let keys = keys_of(&figures);
     let at_once = ["lookup_max_us", "lookup_p99_us", "machine_max_us", "machine_p99_us", "throughput_ratio"];
     let at_once = at_once.map(|key| format!("concurrent_{key}"));
     let mut expected: Vec<&str> = at_once.iter().map(String::as_str).collect();
@@ -95,7 +101,7 @@ fn the_pressure_bench_reports_its_figures_and_finds_what_it_stored() {
     let output = bench.arg("--dir").arg(&dir.0).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let keys: Vec<&str> = figures.as_object().unwrap().keys().map(String::as_str).collect();
+    let keys = keys_of(&figures);
     assert_eq!(keys, ["64KiB_fresh_1", "64KiB_prepared_1", "host_filled"]);
     for row in &keys[..2] {
         let row = figures[row].as_object().unwrap();
@@ -136,7 +142,7 @@ fn the_attention_bench_reports_its_figures() {
     let output = bench.args(["bench", "attention", "--json", "--prefill", "128", "--decode", "16"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let keys: Vec<&str> = figures.as_object().unwrap().keys().map(String::as_str).collect();
+    let keys = keys_of(&figures);
     assert_eq!(keys, ["fits", "ns_2048", "ns_256", "ns_32768"]);
     for key in ["step_percent", "engine_percent"] {
         assert!(figures["fits"][key].is_number(), "{figures}");
@@ -158,7 +164,7 @@ fn the_codec_bench_reports_its_figures() {
     let output = bench.args(["bench", "codec", "--json", "--tokens", "256", "--seconds", "0.01"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let keys: Vec<&str> = figures.as_object().unwrap().keys().map(String::as_str).collect();
+    let keys = keys_of(&figures);
     let forms = ["bf16_64", "bf16_rows_256", "bf16_rows_64", "f32_64"];
     let others = ["decrypt_s_per_gb", "encrypt_s_per_gb", "memcpy_s_per_gb"];
     let mut expected: Vec<&str> = forms.into_iter().chain(others).collect();
@@ -260,7 +266,7 @@ fn the_nvme_bench_reports_its_figures_and_leaves_nothing_behind() {
         let output = dir.nvme(arguments).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        let keys: Vec<&str> = figures.as_object().unwrap().keys().map(String::as_str).collect();
+        let keys = keys_of(&figures);
         assert_eq!(keys, expected);
         let rate = figures.get("read_bytes_per_s").or(figures.get("demand_bytes_per_s"));
         let rate = rate.or(figures.get("encrypted_read_bytes_per_s")).unwrap();

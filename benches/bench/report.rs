@@ -1,5 +1,6 @@
 //! Figures next to their targets, as text and JSON.
 
+use kvtide_daemon::output;
 use std::borrow::Cow;
 use std::fmt::Write;
 
@@ -107,7 +108,7 @@ impl Report {
         for (key, _, _) in &self.missing {
             insert(&mut object, key, serde_json::Value::Null);
         }
-        format!("{}\n", serde_json::Value::Object(object))
+        output::json_line(&object)
     }
 
     /// Return a table: figure, target, and whether it is met.
@@ -160,7 +161,8 @@ mod tests {
         report.count("us.down", "down", 2, "us", None);
         report.missing("gone", "missing figure", "not requested");
         report.missing("us.gone", "nested missing figure", "not requested");
-        let json = "{\"a_ns\":900,\"gone\":null,\"ratio\":0.877,\"us\":{\"down\":2,\"gone\":null,\"up\":1}}\n";
+        let json =
+            "{\"version\":1,\"a_ns\":900,\"gone\":null,\"ratio\":0.877,\"us\":{\"down\":2,\"gone\":null,\"up\":1}}\n";
         assert_eq!(report.json(), json);
         let table = report.table();
         let lines: Vec<&str> = table.lines().collect();

@@ -2,6 +2,7 @@
 
 use super::plan::{Phase, Plan};
 use super::round::Outcome;
+use kvtide_daemon::output;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -134,8 +135,7 @@ impl Report {
 
     /// Return one JSON object.
     pub fn json(&self) -> String {
-        let json = serde_json::to_string(self);
-        json.expect("numbers, texts and paths of texts are JSON") + "\n"
+        output::json_line(self)
     }
 
     /// Return the report as text.

@@ -101,6 +101,6 @@ fn show(args: &Args) -> Result<(bool, io::Result<()>), DemoError> {
         fs::write(path, html::page(&outcome)).map_err(failed)?;
     }
     console.say(&outcome.last_text(args.report.as_deref()));
-    let written = if args.json { output::write(&(outcome.json()? + "\n")) } else { console.written() };
+    let written = if args.json { output::write(&outcome.json()) } else { console.written() };
     Ok((outcome.identical(), written))
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use kvtide_daemon::output;
 use serde::Serialize;
 
 use super::chats::{self, CHATS, DOCUMENTS, MEMORY_CHATS, first_token_s};
@@ -13,8 +14,6 @@ pub(super) const TITLE: &str =
     "kvtide demo: a small trained model with a private daemon; results are compared with those without\n";
 /// What a reader can do next.
 pub(super) const NEXT: &str = "Next: use it with your own engine: docs/quickstart/vllm.md";
-/// Version of the JSON object: increased when a field changes its meaning or leaves.
-const VERSION: u32 = 1;
 /// Characters of the longest bar.
 const BAR: usize = 34;
 
@@ -32,7 +31,6 @@ pub(super) struct Outcome {
 /// The object printed by `--json`.
 #[derive(Serialize)]
 struct Object<'a> {
-    version: u32,
     /// Every comparison of every part that ran held.
     identical: bool,
     seconds: f64,
@@ -57,12 +55,8 @@ impl Outcome {
     }
 
     /// Return the JSON object in one line.
-    ///
-    /// # Errors
-    /// A figure cannot be represented in JSON.
-    pub fn json(&self) -> Result<String, serde_json::Error> {
-        serde_json::to_string(&Object {
-            version: VERSION,
+    pub fn json(&self) -> String {
+        output::json_line(&Object {
             identical: self.identical(),
             seconds: self.seconds,
             paged: self.paged.as_ref().map(Results::object),

@@ -38,7 +38,10 @@ fn replay(which: &str, trace: &Scratch, more: &[&str]) -> Result<String, ReplayE
 
 fn json(which: &str, trace: &Scratch, more: &[&str]) -> Value {
     let more: Vec<&str> = more.iter().copied().chain(["--json"]).collect();
-    serde_json::from_str(&replay(which, trace, &more).expect("the replay succeeds")).expect("JSON")
+    let text = replay(which, trace, &more).expect("the replay succeeds");
+    let mut json: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(json.as_object_mut().and_then(|object| object.remove("version")), Some(1.into()));
+    json
 }
 
 fn number(value: &Value, name: &str) -> f64 {

@@ -55,6 +55,15 @@ pub fn print_json(value: &impl Serialize, status: ExitCode) -> ExitCode {
     }
 }
 
+/// Return a command's result as one line of JSON, with the version of its form first. The result must be an object.
+///
+/// # Panics
+/// The result cannot be written as JSON: it has keys that are no texts.
+#[must_use]
+pub fn json_line(value: &impl Serialize) -> String {
+    serde_json::to_string(&Versioned::new(value)).expect("an object of numbers and texts") + "\n"
+}
+
 /// Return the exit status of a command; its output was written with result `written`. A closed pipe (`| head`) is not an error.
 #[must_use]
 pub fn ended(written: io::Result<()>, status: ExitCode) -> ExitCode {

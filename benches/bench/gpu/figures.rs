@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use kvtide_daemon::output;
 use serde_json::{Map, Value, json};
 
 use super::super::report::Target;
@@ -82,7 +83,7 @@ impl Figures {
         object.insert("measured".into(), (!self.tiny()).into());
         object.extend(self.on.iter().map(|(key, value)| ((*key).to_string(), value.clone())));
         object.insert("figures".into(), figures.into());
-        format!("{}\n", Value::Object(object))
+        output::json_line(&object)
     }
 
     /// Return a table: figure, target, and whether it is met.

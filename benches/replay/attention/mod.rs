@@ -18,6 +18,7 @@ use drive::{Known, NEEDED};
 use estimates::{Digest, Estimates};
 use exact::Exact;
 use figures::{Figures, Sizes};
+use kvtide_daemon::output;
 use kvtide_tiering::api::Scoring;
 use sequence::Setup;
 use serde_json::{Map, Value};
@@ -172,7 +173,7 @@ fn json(args: &Args, rows: &[(&str, Figures)], exact: &Result<Exact, ReplayError
         true => each.collect::<Map<_, _>>().into(),
         false => each.next().map_or(Value::Null, |(_, figures)| figures),
     };
-    format!("{whole}\n")
+    output::json_line(&whole)
 }
 
 fn draw(path: &Path, rows: &[(&str, Figures)], capacity_percent: f64) -> Result<(), ReplayError> {

@@ -5,6 +5,7 @@ use super::super::trace::Requests;
 use super::drive::{self, Outcome, Setup};
 use super::figures::Figures;
 use super::{Args, setup};
+use kvtide_daemon::output;
 use kvtide_tiering::api::Admission;
 use serde_json::{Map, Value};
 use std::fmt::Write;
@@ -49,7 +50,7 @@ fn json(rows: &[(String, Outcome, Figures)]) -> String {
         }
         (name.clone(), own)
     };
-    format!("{}\n", Value::from(rows.iter().map(object).collect::<Map<_, _>>()))
+    output::json_line(&rows.iter().map(object).collect::<Map<_, _>>())
 }
 
 fn table(rows: &[(String, Outcome, Figures)]) -> String {

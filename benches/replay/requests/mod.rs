@@ -16,6 +16,7 @@ use super::{ReplayError, chart, gbps, open, percent};
 use drive::Setup;
 use figures::Figures;
 use kvtide_daemon::config::ByteSize;
+use kvtide_daemon::output;
 use kvtide_tiering::api::{Admission, Eviction};
 use serde_json::{Map, Value};
 use std::io::BufReader;
@@ -135,13 +136,13 @@ fn json(args: &Args, rows: &[(&str, f64, Figures)]) -> String {
             _ => own.map(|(_, capacity, figures)| (capacity.to_string(), figures.json())).collect::<Map<_, _>>().into(),
         }
     };
-    let whole = match args.all {
+    let whole: Value = match args.all {
         true => {
             Eviction::ALL.iter().map(|policy| (policy.to_string(), of(policy.name()))).collect::<Map<_, _>>().into()
         }
         false => of(&args.policy),
     };
-    format!("{whole}\n")
+    output::json_line(&whole)
 }
 
 /// Return the hit rate by capacity: one line for each policy, and one for the upper bound.

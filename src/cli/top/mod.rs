@@ -146,7 +146,7 @@ fn once(args: &TopArgs) -> ExitCode {
 }
 
 /// Return columns and lines of the terminal, if stdout is one.
-fn terminal_size() -> Option<(u16, u16)> {
+pub(super) fn terminal_size() -> Option<(u16, u16)> {
     if io::stdout().is_terminal() { ratatui::crossterm::terminal::size().ok() } else { None }
 }
 
