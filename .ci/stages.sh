@@ -2,7 +2,7 @@
 
 STAGES=$(mktemp -d)   # of each stage that ended: its figures, its exit status, what it printed
 STAGE_NAMES=()        # in the order in which they were run or awaited
-LANE=                 # the process that runs the stages beside
+LANES=()              # the processes that run stages beside
 CORES=$(nproc)
 
 # stage NAME COMMAND...: runs a command, and ends the script if that fails.
@@ -22,16 +22,24 @@ stage() {
 beside() {
     set -m # a process group of its own, so that all of it can be ended
     "$1" </dev/null &
-    LANE=$!
+    LANES+=($!)
     set +m
 }
 
 # Nothing is left running, however the script ends.
-trap '[ -z "$LANE" ] || kill -- "-$LANE" 2>/dev/null || true; rm -rf "$STAGES"' EXIT
+trap 'for lane in "${LANES[@]}"; do kill -- "-$lane" 2>/dev/null || true; done; rm -rf "$STAGES"' EXIT
 
 # aside NAME COMMAND...: a stage of such a function. Its output is kept until `await NAME`; after a failure nothing more is run there.
 aside() {
     (measured "$@" >"$STAGES/$1.log" 2>&1) || exit 1
+}
+
+# Names the files of the stages that failed.
+failed() {
+    local status
+    for status in "$STAGES"/*.status; do
+        [ ! -e "$status" ] || [ "$(cat "$status")" = 0 ] || echo "${status%.status}"
+    done
 }
 
 # await NAME...: waits for stages beside, prints what they printed, and ends the script if one failed.
@@ -40,9 +48,9 @@ await() {
     for name; do
         echo "=== $name: awaited"
         until [ -e "$STAGES/$name.status" ]; do
-            if ! kill -0 "$LANE" 2>/dev/null && [ ! -e "$STAGES/$name.status" ]; then
-                echo "=== $name FAILED: it was never run; a stage before it failed, whose output follows" >&2
-                grep -Lx 0 "$STAGES"/*.status | sed 's/status$/log/' | xargs -r cat >&2
+            if [ -n "$(failed)" ] || ! kill -0 "${LANES[@]}" 2>/dev/null && [ ! -e "$STAGES/$name.status" ]; then
+                echo "=== $name FAILED: not run to its end; a stage beside it failed, whose output follows" >&2
+                failed | sed 's/$/.log/' | xargs -r cat >&2
                 exit 1
             fi
             sleep 1

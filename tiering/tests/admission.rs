@@ -1,8 +1,6 @@
 //! NVMe admission: by the admission rule and the write budget, whole prefix chains at a time.
-#![allow(clippy::unwrap_used)]
 
-mod fake;
-use fake::*;
+use crate::fake::*;
 use kvtide_tiering::api::*;
 
 const PAGE: u64 = 4096;

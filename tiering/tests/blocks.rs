@@ -1,9 +1,7 @@
 //! Stores from an engine's own memory while room is short: the parent of a store in progress is not dropped, and a cached block is
 //! not dropped while its own copies are in progress.
-#![allow(clippy::unwrap_used)]
 
-mod fake;
-use fake::*;
+use crate::fake::*;
 use kvtide_tiering::api::*;
 
 /// Two sessions without tier 0 and eight host frames.

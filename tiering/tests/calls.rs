@@ -1,8 +1,6 @@
 //! Each request of the address space, against an agent that checks every job.
-#![allow(clippy::unwrap_used)]
 
-mod fake;
-use fake::*;
+use crate::fake::*;
 use kvtide_tiering::api::*;
 
 fn world(tier0: u32) -> World {

@@ -1,9 +1,7 @@
 //! Nearly finished sequences: their pages will soon be free, so they are not written back ahead of need, and leave tier 0 after
 //! other pages. The engine's hint changes only speed.
-#![allow(clippy::unwrap_used)]
 
-mod fake;
-use fake::*;
+use crate::fake::*;
 use kvtide_tiering::api::*;
 use std::collections::BTreeSet;
 

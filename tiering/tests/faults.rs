@@ -1,8 +1,6 @@
 //! Faults of a lane while jobs wait for uses of all frames of its scan.
-#![allow(clippy::unwrap_used)]
 
-mod fake;
-use fake::*;
+use crate::fake::*;
 use kvtide_tiering::api::*;
 use std::collections::BTreeSet;
 

@@ -1,8 +1,6 @@
 //! The shortest complete path: attach, reserve, commit, write back, evict, fault, scan, drop.
-#![allow(clippy::unwrap_used)]
 
-mod fake;
-use fake::*;
+use crate::fake::*;
 use kvtide_tiering::api::*;
 
 #[test]

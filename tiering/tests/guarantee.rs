@@ -1,8 +1,6 @@
 //! Guarantees: a session can have a number of blocks, whatever others hold.
-#![allow(clippy::unwrap_used)]
 
-mod fake;
-use fake::*;
+use crate::fake::*;
 use kvtide_tiering::api::*;
 
 const PLANES: u16 = 2;

@@ -1,8 +1,6 @@
 //! Engines with agents that never end their copies, and engines that lease the whole cache: other engines continue.
-#![allow(clippy::unwrap_used)]
 
-mod fake;
-use fake::*;
+use crate::fake::*;
 use kvtide_tiering::api::*;
 
 const FRAMES: u32 = 16;

@@ -1,8 +1,6 @@
 //! Mapped frames: streaming pages are read in place in host memory, and unmapped when it is short.
-#![allow(clippy::unwrap_used)]
 
-mod fake;
-use fake::*;
+use crate::fake::*;
 use kvtide_tiering::api::*;
 
 type Pages = Vec<(BlockId, Vec<u64>)>;

@@ -1,8 +1,6 @@
 //! The third tier: pages that do not fit into host go to NVMe and come back.
-#![allow(clippy::unwrap_used)]
 
-mod fake;
-use fake::*;
+use crate::fake::*;
 use kvtide_tiering::api::*;
 
 const PAGE: u64 = 4096;

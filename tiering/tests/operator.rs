@@ -1,8 +1,6 @@
 //! Figures of hits, and what operators do with cached blocks: pins, eviction by hand.
-#![allow(clippy::unwrap_used)]
 
-mod fake;
-use fake::*;
+use crate::fake::*;
 use kvtide_tiering::api::*;
 use kvtide_tiering::{ByTier, EntryStatus};
 

@@ -1,8 +1,6 @@
 //! Published blocks are persisted on NVMe as requested, found again after a restart, and lost with their disk.
-#![allow(clippy::unwrap_used)]
 
-mod fake;
-use fake::*;
+use crate::fake::*;
 use kvtide_tiering::api::*;
 use std::collections::BTreeSet;
 

@@ -1,8 +1,6 @@
 //! Prefix chains stay on one disk: a lost disk loses only its own chains, and disks fill by weight.
-#![allow(clippy::unwrap_used)]
 
-mod fake;
-use fake::*;
+use crate::fake::*;
 use kvtide_tiering::api::*;
 use kvtide_tiering::node::{DiskConfig, Disks, DisksConfig};
 use std::collections::{BTreeMap, BTreeSet};

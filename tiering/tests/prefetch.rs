@@ -1,8 +1,6 @@
 //! Attention determines which pages of `approx` sequences stay in tier 0; reports of engines change no result.
-#![allow(clippy::unwrap_used)]
 
-mod fake;
-use fake::*;
+use crate::fake::*;
 use kvtide_tiering::api::*;
 
 const PLANES: u16 = 3;

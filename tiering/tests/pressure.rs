@@ -1,8 +1,6 @@
 //! Stores faster than the disk: they wait, and no block is dropped unwritten while the disk accepts writes.
-#![allow(clippy::unwrap_used)]
 
-mod fake;
-use fake::*;
+use crate::fake::*;
 use kvtide_tiering::api::*;
 
 const STRIDE: u64 = 1024;

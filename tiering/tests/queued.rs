@@ -1,9 +1,7 @@
 //! Requests that wait in an engine's queue: their prefix is attached, and they are parked with a due time. Their pages are in tier 0
 //! when they are due, without taking resources from running steps.
-#![allow(clippy::unwrap_used)]
 
-mod fake;
-use fake::*;
+use crate::fake::*;
 use kvtide_tiering::api::*;
 use kvtide_tiering::{Counters, Reason};
 

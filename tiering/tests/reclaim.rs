@@ -1,8 +1,6 @@
 //! Another space needs host memory: slabs of unreferenced cached blocks are returned, least recently used first.
-#![allow(clippy::unwrap_used)]
 
-mod fake;
-use fake::*;
+use crate::fake::*;
 use kvtide_tiering::api::*;
 
 const FRAMES: u32 = 8;

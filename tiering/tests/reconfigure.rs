@@ -1,8 +1,6 @@
 //! Changes of the policy while the core runs.
-#![allow(clippy::unwrap_used)]
 
-mod fake;
-use fake::*;
+use crate::fake::*;
 use kvtide_tiering::Error;
 use kvtide_tiering::api::*;
 

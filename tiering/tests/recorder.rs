@@ -1,8 +1,6 @@
 //! A flight recording replays to the same actions, also after its ring has wrapped.
-#![allow(clippy::unwrap_used)]
 
-mod fake;
-use fake::*;
+use crate::fake::*;
 use kvtide_tiering::api::*;
 use kvtide_tiering::{Error, Recording};
 

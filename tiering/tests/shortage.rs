@@ -1,8 +1,6 @@
 //! Guarantees when tiers are short, or become short during a call.
-#![allow(clippy::unwrap_used)]
 
-mod fake;
-use fake::*;
+use crate::fake::*;
 use kvtide_tiering::ActionBuf;
 use kvtide_tiering::api::*;
 

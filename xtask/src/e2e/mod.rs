@@ -59,8 +59,8 @@ fn cases(environment: &venv::Python, daemon: &Path, words: &[&str]) -> Result<()
 
 /// Run the web page's cases in the system's Chromium. Their own parser checks the words.
 pub fn web(words: &[&str]) -> Result<(), Error> {
-    let environment = venv::environment("web", WEB, "")?;
-    python::install(&environment, &python::wheel()?)?;
+    let environment = web_environment()?;
+    python::install(&environment)?;
     let daemon = python::daemon()?;
     let mut cases = environment.command();
     cases.arg(python::package().join("web")).args(words).arg("--kvtided").arg(daemon);
@@ -72,6 +72,10 @@ pub fn sglang() -> Result<(), Error> {
     let (below, daemon) = with_vllm()?;
     let environment = sglang_environment(&below)?;
     tests(&environment, &daemon, "tests_sglang", &[])
+}
+
+fn web_environment() -> Result<venv::Python, Error> {
+    venv::environment("web", WEB, "")
 }
 
 fn vllm_environment() -> Result<venv::Python, Error> {
@@ -92,6 +96,7 @@ pub fn environments() -> Result<(), Error> {
     let vllm = vllm_environment()?;
     vllm_newer(&vllm)?;
     sglang_environment(&vllm)?;
+    web_environment()?;
     llama::tools().map(|_| ())
 }
 
@@ -104,7 +109,7 @@ pub fn installed() -> Result<venv::Python, Error> {
 /// Return vLLM's environment with the package of this tree, and a daemon of this build.
 fn with_vllm() -> Result<(venv::Python, PathBuf), Error> {
     let environment = vllm_environment()?;
-    python::install(&environment, &python::wheel()?)?;
+    python::install(&environment)?;
     Ok((environment, python::daemon()?))
 }
 

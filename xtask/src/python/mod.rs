@@ -3,6 +3,8 @@
 pub mod venv;
 
 use crate::run::{Error, cargo, root, run, target};
+use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// Packages to build the wheel and to test it.
@@ -41,6 +43,20 @@ pub fn environments() -> Result<(), Error> {
 
 /// Build the release wheel, the only file in `target/python/wheels`, and return its path.
 pub fn wheel() -> Result<PathBuf, Error> {
+    let _locked = locked()?;
+    build_wheel()
+}
+
+/// Wait for other processes that build or install wheels: the gate runs several of them at once.
+fn locked() -> Result<File, Error> {
+    let path = builds().join("wheels.lock");
+    std::fs::create_dir_all(builds()).map_err(started("create", &builds()))?;
+    let file = File::create(&path).map_err(started("create", &path))?;
+    file.lock().map_err(started("lock", &path))?;
+    Ok(file)
+}
+
+fn build_wheel() -> Result<PathBuf, Error> {
     let python = builder()?;
     let folder = builds().join("wheels");
     if folder.exists() {
@@ -49,7 +65,9 @@ pub fn wheel() -> Result<PathBuf, Error> {
     let mut maturin = python.module("maturin");
     maturin.args(["build", "--release", "--locked", "--quiet", "--interpreter"]).arg(python.program());
     maturin.arg("--out").arg(&folder);
-    run(maturin.current_dir(package()).env("CARGO_TARGET_DIR", builds()))?;
+    // The same sources give the same bytes.
+    maturin.current_dir(package()).env("CARGO_TARGET_DIR", builds()).env("SOURCE_DATE_EPOCH", "315532800");
+    run(&mut maturin)?;
     let entries = std::fs::read_dir(&folder).map_err(started("list", &folder))?;
     let mut wheels: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     match (wheels.pop(), wheels.len()) {
@@ -58,10 +76,25 @@ pub fn wheel() -> Result<PathBuf, Error> {
     }
 }
 
-/// Install the wheel into an environment that already has its dependencies.
-pub fn install(python: &venv::Python, wheel: &Path) -> Result<(), Error> {
+/// Build the wheel and install it into an environment that already has its dependencies. Return its path. An environment that has this
+/// wheel is left alone: an engine may run there.
+pub fn install(python: &venv::Python) -> Result<PathBuf, Error> {
+    let _locked = locked()?;
+    let wheel = build_wheel()?;
+    let built = std::fs::read(&wheel).map_err(started("read", &wheel))?;
+    let installed = python.binary("kvtide.whl");
+    if std::fs::read(&installed).is_ok_and(|installed| installed == built) {
+        return Ok(wheel);
+    }
+    // Never there while another one may be installed.
+    match std::fs::remove_file(&installed) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(started("remove", &installed)(error)),
+        _ => {}
+    }
     let install = ["install", "--quiet", "--no-deps", "--no-index", "--force-reinstall"];
-    run(python.module("pip").args(install).arg(wheel))
+    run(python.module("pip").args(install).arg(&wheel))?;
+    std::fs::write(&installed, built).map_err(started("write", &installed))?;
+    Ok(wheel)
 }
 
 /// Return the release build of the daemon; build it if necessary.
@@ -82,8 +115,7 @@ pub fn check() -> Result<(), Error> {
     // each change of them.
     run(clippy.env("CARGO_TARGET_DIR", builds().join("lint")))?;
     let python = tester()?;
-    let wheel = wheel()?;
-    install(&python, &wheel)?;
+    let wheel = install(&python)?;
     let cache = builds().join("mypy");
     run(python.module("mypy").arg("--cache-dir").arg(&cache).current_dir(package()))?;
     run(python.module("mypy.stubtest").arg("kvtide._native").current_dir(package()))?;
