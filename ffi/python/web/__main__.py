@@ -165,7 +165,10 @@ def loaded(run: Run) -> None:
         expect(row(page, "spaces", "llama-70b")).to_contain_text("50.0 %")
         expect(row(page, "tenants", "default")).to_contain_text("1.92k")
         expect(row(page, "engines", "python")).to_contain_text(str(process.pid))
-        run.shot(page, "loaded")
+        with run.engine(daemon, "mixtral"):
+            # The chart's next point.
+            expect(page.locator("#chart-tokens figcaption")).to_have_text(re.compile(r"asked for [1-9].*found [1-9].*host memory [1-9]"))
+            run.shot(page, "loaded")
         process.send_signal(signal.SIGKILL)
         expect(page.locator("#engines tbody")).to_have_text("none")
 

@@ -11,11 +11,11 @@ const color = (index) => getComputedStyle(document.documentElement).getPropertyV
 // Each chart: the figure's id, its title, its lines, and how a value is written. A line's `of` takes a point and the one before it
 // (null for the first), and returns a number or null.
 const rate = (name, by = 1) => (now, before) => {
-  if (!before || now.time_s <= before.time_s || now[name] < before[name]) return null;
+  if (before?.[name] == null || now.time_s <= before.time_s || now[name] < before[name]) return null;
   return (now[name] - before[name]) / (now.time_s - before.time_s) / by;
 };
 const level = (used, all) => (now) => (now[all] > 0 ? (100 * now[used]) / now[all] : null);
-const latency = (name) => (now) => (now[name] > 0 ? now[name] / 1000 : null);
+const latency = (name, by = 1) => (now) => (now[name] > 0 ? now[name] / by : null);
 
 export class Charts {
   constructor(format) {
@@ -32,8 +32,8 @@ export class Charts {
       ["chart-moved", "Bytes moved a second", format.bytes, [
         ["host to tier 0", rate("host_to_tier0_bytes")], ["tier 0 to host", rate("tier0_to_host_bytes")],
         ["NVMe to host", rate("nvme_to_host_bytes")], ["host to NVMe", rate("host_to_nvme_bytes")]]],
-      ["chart-lookup", "Lookups, ms", (v) => v.toFixed(3), [["p50", latency("lookup_p50_us")], ["p99", latency("lookup_p99_us")]]],
-      ["chart-load", "Loads, ms", (v) => v.toFixed(1), [["p50", latency("load_p50_us")], ["p99", latency("load_p99_us")]]],
+      ["chart-lookup", "Lookups, µs", (v) => v.toFixed(0), [["p50", latency("lookup_p50_us")], ["p99", latency("lookup_p99_us")]]],
+      ["chart-load", "Loads, ms", (v) => v.toFixed(1), [["p50", latency("load_p50_us", 1000)], ["p99", latency("load_p99_us", 1000)]]],
       ["chart-disk", "NVMe, bytes a second", format.bytes, [["read", rate("disk_read_bytes")], ["written", rate("disk_written_bytes")]]],
       ["chart-errors", "NVMe errors a second", format.count, [["errors", rate("disk_failures")]]],
       ["chart-prefetch", "Prefetched pages a second", format.count, [
@@ -70,6 +70,8 @@ export class Charts {
 
   draw() {
     const points = this.points();
+    // Of a single point uPlot would show the years around it.
+    if (points.length === 1) points.unshift({ time_s: points[0].time_s - SHOWN_S });
     const times = points.map((point) => point.time_s);
     for (const chart of this.charts) {
       const lines = chart.lines.map(([, of]) => points.map((point, at) => of(point, at ? points[at - 1] : null)));
@@ -86,12 +88,12 @@ export class Charts {
     chart.figure.replaceChildren(place, document.createElement("figcaption"));
     const axis = { stroke: color(4), grid: { stroke: "rgba(128,128,128,.2)" }, ticks: { show: false } };
     const series = chart.lines.map(([label], at) => ({
-      label, stroke: color(at), width: 1.5, spanGaps: false, points: { show: false }, value: (_, v) => (v == null ? "–" : chart.write(v)),
+      label, stroke: color(at), width: 1.5, spanGaps: false, points: { size: 5 }, value: (_, v) => (v == null ? "–" : chart.write(v)),
     }));
     const options = {
       width: Math.max(chart.figure.clientWidth, 200), height: 180, cursor: { drag: { x: false, y: false } }, legend: { show: false },
       scales: { x: { range: (_, low, high) => [Math.min(low ?? high, high - SHOWN_S), high] }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },
-      axes: [axis, { ...axis, size: 70, values: (_, values) => values.map((v) => chart.write(v)) }],
+      axes: [{ ...axis, size: 28, values: (_, times) => times.map((time) => new Date(time * 1000).toTimeString().slice(0, 5)) }, { ...axis, size: 70, values: (_, values) => values.map((v) => chart.write(v)) }],
       series: [{}, ...series],
     };
     chart.plot = new uPlot(options, data, place);

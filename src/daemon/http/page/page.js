@@ -102,7 +102,9 @@ function table(id, caption, head, rows) {
   place.tabIndex = 0;
   place.setAttribute("role", "region");
   place.setAttribute("aria-label", caption);
-  by(id).replaceChildren(element("caption", caption), top, body);
+  const title = element("caption");
+  title.append(element("span", caption));
+  by(id).replaceChildren(title, top, body);
 }
 
 function health(kind, verdict, reasons) {
@@ -197,6 +199,8 @@ function show(status) {
     }));
 }
 
+const TIERS = { tier0: "tier 0", host: "host memory", nvme: "NVMe" };
+
 function match(found) {
   const card = element("div", null, "match");
   const title = found.kind === "block" ? `block ${found.hash}` : `${found.kind} ${found.name}`;
@@ -204,7 +208,7 @@ function match(found) {
   const line = (text) => card.append(element("p", text));
   if (found.kind === "block") line(`in space ${found.space} ${found.name} (tenant ${found.tenant}), ${found.position} blocks before it`);
   else line(`${format.count(found.blocks)} blocks${found.kind === "space" ? ` of tenant ${found.tenant}` : ""}`);
-  line(found.tiers.map((tier) => `${tier.tier} ${format.bytes(tier.bytes)}`).join(", "));
+  line(found.tiers.map((tier) => `${TIERS[tier.tier] ?? tier.tier} ${format.bytes(tier.bytes)}`).join(", "));
   for (const user of found.users) line(`used by session ${user.session}, ${user.program} (pid ${user.pid}), for ${format.seconds(user.since_s)}`);
   if (found.pinned) line(found.ends_pinned || found.kind !== "block" ? "pinned" : "pinned: part of a longer prefix");
   if (found.evicted_next) line(`evicted by ${found.evicted_next}`);
@@ -257,7 +261,8 @@ function pointOf(status) {
     loaded_tier0_tokens: hits.loaded_tokens.tier0, loaded_host_tokens: hits.loaded_tokens.host, loaded_nvme_tokens: hits.loaded_tokens.nvme,
     recompute_us: hits.recompute_us, load_us: hits.load_us,
     tier0_used_bytes: sum(spaces, (s) => used(s.occupancy?.tier0)), tier0_bytes: sum(spaces, (s) => all(s.occupancy?.tier0)),
-    host_used_bytes: sum(spaces, (s) => used(s.occupancy?.host)), nvme_used_bytes: sum(spaces, onNvme),
+    host_used_bytes: sum(spaces, (s) => used(s.occupancy?.host)), host_bytes: status.host?.capacity_bytes ?? 0,
+    nvme_used_bytes: sum(spaces, onNvme), nvme_bytes: sum(disks, (disk) => disk.capacity_bytes),
     host_to_tier0_bytes: moved("host_to_tier0"), tier0_to_host_bytes: moved("tier0_to_host"), nvme_to_host_bytes: moved("nvme_to_host"),
     host_to_nvme_bytes: moved("host_to_nvme"), lookup_p50_us: -1, lookup_p99_us: -1, load_p50_us: -1, load_p99_us: -1,
     disk_failures: sum(disks, failures), disk_read_bytes: sum(disks, (disk) => ways(disk, "reads", "bytes")), disk_written_bytes: sum(disks, writtenTo),
