@@ -9,7 +9,7 @@ use super::report::{Results, mib, thousands};
 /// Width of a chart in pixels.
 const WIDTH: f64 = 640.0;
 /// Width of the names at its left.
-const NAMES: f64 = 210.0;
+const NAMES: f64 = 230.0;
 /// Height of a bar, and of the space for it.
 const BAR: f64 = 18.0;
 const ROW: f64 = 28.0;
