@@ -63,9 +63,9 @@ fn paged(body: &mut String, results: &Results) {
         thousands(setup.sizes.decode as u64),
         mib(setup.bytes_of(setup.sizes.pages() as u64)),
         frames(setup.tier0_frames),
-        setup.tier0_percent,
+        setup.percent_of_kv(setup.bytes_of(setup.tier0_frames.into())),
         frames(setup.host_frames),
-        setup.host_percent,
+        setup.percent_of_kv(setup.host_bytes()),
         if setup.nvme.is_some() { ", NVMe the rest" } else { "; there is no NVMe" },
     );
     body.push_str(&verdict(results.identical(), &results.output()));

@@ -80,9 +80,9 @@ impl Outcome {
             "   KV           {} needed; tier 0: {} ({} %), host memory: {} ({} %){rest}",
             mib(setup.bytes_of(pages)),
             mib(setup.bytes_of(setup.tier0_frames.into())),
-            setup.tier0_percent,
+            setup.percent_of_kv(setup.bytes_of(setup.tier0_frames.into())),
             mib(setup.host_bytes()),
-            setup.host_percent,
+            setup.percent_of_kv(setup.host_bytes()),
         );
         let shares = results.found_shares();
         let _ = writeln!(

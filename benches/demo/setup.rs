@@ -92,6 +92,13 @@ impl Setup {
         })
     }
 
+    /// Return the share of the whole KV in percent; tiers are rounded up to whole slabs.
+    #[must_use]
+    pub fn percent_of_kv(&self, bytes: u64) -> u64 {
+        let all = self.bytes_of(self.sizes.pages() as u64);
+        (100 * bytes + all / 2) / all.max(1)
+    }
+
     /// Return the bytes of `pages` pages.
     #[must_use]
     pub fn bytes_of(&self, pages: u64) -> u64 {

@@ -188,7 +188,7 @@ fn list(args: &ListArgs) -> Result<ExitCode, Error> {
     }
     if spaces.is_empty() {
         return Ok(output::print(
-            "nothing is cached: no engine has attached since the daemon started\n",
+            "no space runs: an engine starts one when it attaches, and finds what NVMe has kept for it\n",
             ExitCode::SUCCESS,
         ));
     }
@@ -366,9 +366,10 @@ fn evict(args: &EvictArgs) -> Result<ExitCode, Error> {
     let EvictArgs { block, confirm } = args;
     // What is not there is an error before the question.
     let found: Found = block.which.read(&format!("/v1/cache/search?q={}", encoded(&block.hash)), None)?;
-    if found.matches.iter().any(|found| found.kind == "block") {
-        let space =
-            found.matches.first().map_or(String::new(), |found| format!(" of space {} ({})", found.space, found.name));
+    let is_asked = |found: &&Match| found.kind == "block" && block.space.is_none_or(|space| space == found.space);
+    // If several spaces have it and none was named, the daemon refuses.
+    if let Some(found) = found.matches.iter().find(is_asked) {
+        let space = format!(" of space {} ({})", found.space, found.name);
         if let Err(status) = confirm.ask(&format!("evict block {} and the blocks after it{space}", block.hash)) {
             return Ok(status);
         }
@@ -406,7 +407,8 @@ fn clear(args: &ClearArgs) -> Result<ExitCode, Error> {
         let done: Done = args.which.read("/v1/cache/clear", Some(&body))?;
         let evicted = all.evicted + done.evicted;
         all = Done { evicted, ..done };
-        if !all.more {
+        // What engines store meanwhile is not waited for.
+        if !all.more || evicted > blocks {
             break;
         }
         waiting.tell(&format!("evicting: {evicted} of up to {blocks} blocks evicted"), None);

@@ -7,7 +7,6 @@ use kvtide_daemon::error::Error;
 use kvtide_daemon::http::operate::Done;
 use kvtide_daemon::output;
 use kvtide_daemon::status::{Reloads, SessionInfo, Snapshot};
-use rustix::process::{Pid, Signal, kill_process};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -96,7 +95,7 @@ fn named(sessions: &[SessionInfo]) -> String {
 /// Flags of `kvtide reload`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The daemon reads its configuration file and its token files again. It must run on this machine.\n\nExit status: 0: \
+    after_help = "The daemon reads its configuration file and its token files again, as after SIGHUP.\n\nExit status: 0: \
     done; 1: the file is wrong, and nothing has changed; 3: no daemon answers.\n\nExamples:\n  kvtide reload\n  kvtide reload --json"
 )]
 pub(super) struct ReloadArgs {
@@ -113,9 +112,7 @@ pub(super) fn reload(args: &ReloadArgs) -> ExitCode {
 
 fn try_reload(args: &ReloadArgs) -> Result<ExitCode, Error> {
     let before = args.which.status()?.1;
-    let daemon = i32::try_from(before.pid).ok().and_then(Pid::from_raw);
-    let failed = |errno| Error::system(format!("signal the daemon, pid {}", before.pid), errno);
-    kill_process(daemon.ok_or_else(|| failed(rustix::io::Errno::SRCH))?, Signal::HUP).map_err(failed)?;
+    let _: Done = args.which.read("/v1/reload", Some("{}"))?;
     let (began, mut waiting) = (Instant::now(), Waiting::new());
     let reloads = loop {
         let Snapshot { reloads, pid, .. } = args.which.status()?.1;

@@ -2,7 +2,7 @@
 //! no daemon uses.
 
 use super::confirm::Confirm;
-use super::waiting::while_waiting;
+use super::waiting::Waiting;
 use super::which::Which;
 use kvtide_daemon::config::most_like;
 use kvtide_daemon::error::Error;
@@ -13,14 +13,18 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Maximum time of a purge through the daemon: a space whose disk does not answer takes a minute to end.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Flags of `kvtide purge`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "Through the daemon: the blocks of the tenant in host memory and on all its disks are gone afterwards. Engines of the \
     tenant must not be attached. With --disk: on these disks, while no daemon uses them.\n\n\
-    Exit status: 0: all data of the tenant is erased; 1: engines of the tenant are attached, unencrypted slabs still hold data of it, a disk \
-    could not be purged, or nobody knows the tenant; 3: no daemon answers.\n\nExamples:\n  kvtide purge --tenant default --dry-run\n  \
+    Exit status: 0: all data of the tenant is erased; 1: engines of the tenant are attached, a disk is not encrypted or could not be purged, \
+    or nobody knows the tenant; 2: wrong usage, or no terminal to ask at; 3: no daemon answers.\n\nExamples:\n  kvtide purge --tenant default --dry-run\n  \
     kvtide purge --tenant default --disk /var/lib/kvtide/nvme0 --yes"
 )]
 pub(super) struct PurgeArgs {
@@ -41,6 +45,10 @@ pub(super) struct PurgeArgs {
 
 /// Purge through the daemon, or every disk named, even if one fails.
 pub(super) fn run(args: &PurgeArgs) -> ExitCode {
+    if let Some(dir) = args.which.dir().filter(|dir| dir.join(kvtide_format::STORE_FILE).exists()) {
+        output::say(format_args!("kvtide purge: {} is a disk: name it by --disk", dir.display()));
+        return ExitCode::from(output::USAGE);
+    }
     let result = if args.disk.is_empty() { through_daemon(args) } else { Ok(on_disks(args)) };
     result.unwrap_or_else(|error| output::failed(&error))
 }
@@ -48,22 +56,36 @@ pub(super) fn run(args: &PurgeArgs) -> ExitCode {
 fn through_daemon(args: &PurgeArgs) -> Result<ExitCode, Error> {
     let tenant = &args.tenant;
     let (address, status, _) = args.which.status()?;
-    let blocks: u64 = status
-        .spaces
-        .iter()
-        .filter(|space| space.domain == *tenant)
-        .map(|space| u64::from(space.occupancy.published))
-        .sum();
-    let disks = status.disks.len();
+    let disks = match status.disks.len() {
+        1 => "1 disk".to_owned(),
+        count => format!("{count} disks"),
+    };
+    let names = || status.tenants.iter().map(|tenant| tenant.name.as_str());
+    let known = match (names().any(|name| name == tenant), most_like(tenant, names())) {
+        (true, _) => String::new(),
+        (false, Some(near)) => format!(" (not a configured tenant; did you mean {near:?}?)"),
+        (false, None) => " (not a configured tenant)".to_owned(),
+    };
     let what =
-        format!("erase the {blocks} blocks of tenant {tenant:?} and its key on {disks} disks, through {address}");
+        format!("erase all blocks of tenant {tenant:?}{known} and its key on {disks}, through the daemon at {address}");
     if let Err(status) = args.confirm.ask(&what) {
         return Ok(status);
     }
     let body = serde_json::json!({ "tenant": tenant }).to_string();
-    let asked = || args.which.read("/v1/purge", Some(&body));
-    let purged: Purged = while_waiting("waiting for the tenant's spaces to end and for the disks", asked)?;
-    Ok(told(args, &purged, false))
+    let (began, mut waiting) = (Instant::now(), Waiting::new());
+    let purged = loop {
+        let purged: Purged = args.which.read("/v1/purge", Some(&body))?;
+        let left = LIMIT.saturating_sub(began.elapsed());
+        if !purged.pending || left.is_zero() {
+            break purged;
+        }
+        waiting.tell("waiting for the tenant's spaces to end, and for the disks", Some(left));
+    };
+    drop(waiting);
+    if purged.pending {
+        output::say(format_args!("kvtide purge: not over after {} s; purge again for the result", LIMIT.as_secs()));
+    }
+    Ok(told(args, &purged, purged.pending))
 }
 
 fn on_disks(args: &PurgeArgs) -> ExitCode {
@@ -78,7 +100,7 @@ fn on_disks(args: &PurgeArgs) -> ExitCode {
     if is_unknown {
         output::say(format_args!("kvtide purge: {}", unknown(tenant, &known)));
     }
-    told(args, &Purged { tenant: tenant.clone(), disks }, is_unknown)
+    told(args, &Purged { tenant: tenant.clone(), disks, pending: false }, is_unknown)
 }
 
 fn on_disk(place: &Path, tenant: &str, known: &mut BTreeSet<String>) -> PurgedDisk {
@@ -91,7 +113,7 @@ fn on_disk(place: &Path, tenant: &str, known: &mut BTreeSet<String>) -> PurgedDi
                 keys_erased: purged.keys,
                 encrypted_slabs: purged.encrypted_slabs,
                 plain_slabs: purged.plain_slabs,
-                error: None,
+                ..PurgedDisk::default()
             }
         }
         Err(error) => PurgedDisk { disk, error: Some(error.to_string()), ..PurgedDisk::default() },
@@ -99,8 +121,8 @@ fn on_disk(place: &Path, tenant: &str, known: &mut BTreeSet<String>) -> PurgedDi
 }
 
 /// Print the result.
-fn told(args: &PurgeArgs, purged: &Purged, is_unknown: bool) -> ExitCode {
-    let Purged { tenant, disks } = purged;
+fn told(args: &PurgeArgs, purged: &Purged, has_failed: bool) -> ExitCode {
+    let Purged { tenant, disks, .. } = purged;
     let mut text = String::new();
     for disk in disks {
         let (name, slabs) = (disk.disk.display(), disk.encrypted_slabs);
@@ -120,13 +142,17 @@ fn told(args: &PurgeArgs, purged: &Purged, is_unknown: bool) -> ExitCode {
                 "kvtide purge: {name}: {} slabs of tenant {tenant:?} are not encrypted and still hold its data",
                 disk.plain_slabs
             ));
+        } else if disk.not_encrypted {
+            output::say(format_args!(
+                "kvtide purge: {name}: it is not encrypted: bytes of tenant {tenant:?} may stay there until they are overwritten"
+            ));
         }
     }
-    if disks.is_empty() {
+    if disks.is_empty() && !has_failed {
         let _ = writeln!(text, "no block of tenant {tenant:?} is in memory any more; the daemon has no disks");
     }
-    let is_incomplete = disks.iter().any(|disk| disk.plain_slabs > 0 || disk.error.is_some());
-    let status = ExitCode::from(if is_unknown || is_incomplete { output::FAILED } else { 0 });
+    let is_incomplete = disks.iter().any(|disk| disk.plain_slabs > 0 || disk.not_encrypted || disk.error.is_some());
+    let status = ExitCode::from(if has_failed || is_incomplete { output::FAILED } else { 0 });
     if args.json {
         return output::print_json(purged, status);
     }

@@ -1,13 +1,10 @@
 //! Progress of a command that waits or repeats: after two seconds it says on stderr what it waits for and for how long.
 
-use crossbeam::channel::{RecvTimeoutError, bounded};
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 /// Time after which a command says what it does.
 const QUIET: Duration = Duration::from_secs(2);
-/// Interval of looks whether to say something.
-const TICK: Duration = Duration::from_millis(100);
 /// Interval of new lines where the last one cannot be overwritten.
 const LINES: Duration = Duration::from_secs(10);
 
@@ -41,23 +38,6 @@ impl Waiting {
             false => writeln!(err, "{line}"),
         };
     }
-}
-
-/// Do something that may take long on another thread, and meanwhile say what it waits for.
-pub(super) fn while_waiting<T: Send>(what: &str, work: impl FnOnce() -> T + Send) -> T {
-    let mut waiting = Waiting::new();
-    std::thread::scope(|scope| {
-        let (done, is_done) = bounded::<()>(0);
-        let worker = scope.spawn(move || {
-            let result = work();
-            drop(done);
-            result
-        });
-        while is_done.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
-            waiting.tell(what, None);
-        }
-        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
 }
 
 impl Drop for Waiting {

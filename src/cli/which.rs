@@ -30,6 +30,11 @@ pub struct Which {
 }
 
 impl Which {
+    /// Return the directory of the daemon, if it was given.
+    pub(super) fn dir(&self) -> Option<&Path> {
+        self.dir.as_deref()
+    }
+
     /// Return the addresses to try, in this order.
     fn addresses(&self, variable: Option<PathBuf>) -> Vec<Address> {
         match (&self.socket, &self.dir, &self.http, variable) {

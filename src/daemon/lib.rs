@@ -14,6 +14,7 @@ pub mod error;
 mod host;
 pub mod http;
 mod log;
+mod orders;
 pub mod output;
 mod serve;
 mod session;

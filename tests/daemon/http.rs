@@ -132,7 +132,7 @@ fn what_is_not_served_says_so() {
         exchange(address, "POST /metrics HTTP/1.1\r\nHost: k\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
     assert_eq!(
         (code, body.as_str()),
-        (405, "method not allowed: use GET, or POST for the actions below /v1/cache and for /v1/drain\n"),
+        (405, "method not allowed: use GET, or POST for the actions that GET / lists\n"),
         "{head}"
     );
     assert!(head.contains("allow: get"), "{head}");

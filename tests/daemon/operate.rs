@@ -158,7 +158,7 @@ fn a_purged_tenant_has_no_block_left_and_others_keep_theirs() {
     assert!(unknown.contains("no tenant \"otehr\"; did you mean \"other\"?"), "{unknown}");
     let dry = kvtide(daemon.socket(), &["purge", "--dry-run", "--tenant", "other"]);
     let would = String::from_utf8_lossy(&dry.stdout);
-    assert!(would.starts_with("would erase the 6 blocks of tenant \"other\" and its key on 1 disks"), "{would}");
+    assert!(would.starts_with("would erase all blocks of tenant \"other\" and its key on 1 disk,"), "{would}");
     let purged = told(daemon.socket(), &purge, 0);
     assert_eq!((&purged["disks"][0]["keys_erased"], &purged["disks"][0]["error"]), (&1.into(), &Value::Null));
     assert!(purged["disks"][0]["encrypted_slabs"].as_u64() > Some(0) && purged["disks"][0]["plain_slabs"] == 0);
@@ -177,6 +177,29 @@ fn a_purged_tenant_has_no_block_left_and_others_keep_theirs() {
     let (_client, mut theirs, _memory) = other(&daemon);
     assert_eq!(theirs.lookup(&hashes(1, 6), BOUND).unwrap().blocks, 0);
     assert_eq!(theirs.lookup(&hashes(2, 5), BOUND).unwrap().blocks, 5);
+}
+
+/// Without encryption a purge cannot promise that no byte is left, however often it is asked for.
+#[test]
+fn a_purge_of_a_disk_that_is_not_encrypted_says_so() {
+    let dir = Dir::new();
+    let mut daemon = PrivateDaemon::start(&nvme_options(&dir, NVME_BYTES, "", "")).unwrap();
+    let (client, mut channel, mut memory) = attach(daemon.socket(), 1, 0, 32);
+    store(&mut channel, &mut memory, 1, 6, Level::Stored);
+    drop((client, channel));
+    until_status(&mut daemon, "it has left", |status| status["sessions"].as_array().unwrap().is_empty());
+    let purge = ["purge", "--yes", "--tenant", "default"];
+    let first = told(daemon.socket(), &purge, 1);
+    assert!(
+        first["disks"][0]["plain_slabs"].as_u64() > Some(0) && first["disks"][0]["not_encrypted"] == true,
+        "{first}"
+    );
+    let again = told(daemon.socket(), &purge, 1);
+    assert!(again["disks"][0]["plain_slabs"] == 0 && again["disks"][0]["not_encrypted"] == true, "{again}");
+    let said = failed(daemon.socket(), &purge, 1);
+    assert!(said.contains("may stay there until they are overwritten"), "{said}");
+    let (_client, mut channel, _memory) = attach(daemon.socket(), 1, 0, 32);
+    assert_eq!(channel.lookup(&hashes(1, 6), BOUND).unwrap().blocks, 0, "the index has forgotten them");
 }
 
 #[test]

@@ -9,6 +9,10 @@ use std::path::Path;
 const BOX: (usize, usize) = (136, 40);
 const STEP: (usize, usize) = (190, 62);
 
+/// Beginnings of the folders' names.
+const FOLDERS: &[&str] =
+    &["src/", "ffi/", "tiering/", "kernels/", "tests/", "benches/", "xtask/", "configs/", "docs/", "examples/"];
+
 /// Fill and stroke of a box by the beginning of its folder.
 const COLORS: &[(&str, &str)] = &[
     ("tiering", "fill=\"#dcfce7\" stroke=\"#16a34a\""),
@@ -132,7 +136,6 @@ pub fn packages(members: &[Member], edges: &[Edge]) -> String {
 /// Return the folders of the code that a picture names and that do not exist.
 pub fn missing_folders(root: &Path, svg: &str) -> Vec<String> {
     let words = svg.split(|c: char| !(c.is_ascii_alphanumeric() || "_/-.".contains(c)));
-    let folders =
-        words.filter(|word| ["src/", "ffi/", "tiering/", "kernels/", "tests/"].iter().any(|top| word.starts_with(top)));
+    let folders = words.filter(|word| FOLDERS.iter().any(|top| word.starts_with(top)));
     folders.filter(|folder| !root.join(folder.trim_end_matches('.')).exists()).map(String::from).collect()
 }

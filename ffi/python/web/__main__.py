@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -86,7 +87,8 @@ class Run:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None and process.stdin is not None
         try:
-            assert process.stdout.readline() == "loaded\n", "the engine ended early"
+            ready, _, _ = select.select([process.stdout], [], [], WAIT_MS / 1000)
+            assert ready and process.stdout.readline() == "loaded\n", "the engine ended early, or hangs"
             yield process
         finally:
             process.stdin.close()
@@ -175,7 +177,7 @@ def loaded(run: Run) -> None:
 
 def full_disk(run: Run) -> None:
     """The NVMe tier's file system is full: the health line is red and says why, until there is room again."""
-    with run.daemon("full", tmpfs_mib=96) as daemon, run.page(daemon) as page:
+    with run.daemon("no-room", tmpfs_mib=96) as daemon, run.page(daemon) as page:
         expect(page.locator("#verdict")).to_have_text("Healthy")
         filler = daemon.nvme_from_outside / "filler"
         with filler.open("wb", buffering=0) as file:
@@ -188,7 +190,7 @@ def full_disk(run: Run) -> None:
             expect(page.locator("#health")).to_have_class("bad")
             expect(page.locator("#verdict")).to_have_text("Degraded")
             expect(page.locator("#reasons")).to_contain_text("the file system is full")
-            expect(row(page, "disks", "full")).to_have_count(1)
+            expect(page.locator("#disks tbody tr td").first).to_have_text("full")
             run.shot(page, "disk-full")
             filler.unlink()
             expect(page.locator("#verdict")).to_have_text("Healthy")

@@ -9,7 +9,7 @@ mod drain;
 mod dump;
 mod identities;
 mod key;
-mod purge;
+mod orders;
 mod reload;
 mod signals;
 mod spaces;
@@ -18,9 +18,10 @@ use crate::announce::{RECORDED, say};
 use crate::attach::{self, Handshake, Pending, Refusal, Tokens};
 use crate::config::{Config, Source};
 use crate::error::Error;
-use crate::host::{HostThread, Purge};
+use crate::host::HostThread;
 use crate::http::{self, Access, HttpServer};
 use crate::log::Log;
+use crate::orders::{ORDERS, Order, Purge};
 use crate::session::{Registry, SessionInfo};
 use crate::space::{AttachRequest, Report, SpaceMessage};
 use crate::status::{HealthMonitorThread, Quota, Stage, ThreadRegistry};
@@ -46,9 +47,6 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Mailbox size for reports: more than two per space.
 const REPORTS: usize = 4096;
-
-/// Mailbox size for requests of operators; each of them waits for the answer.
-const PURGES: usize = 4;
 
 /// Settings from the command line that are not part of the configuration, and the data needed to reload the configuration.
 #[derive(Clone, Debug)]
@@ -80,10 +78,11 @@ pub(crate) struct Control {
     /// Directories to delete if the daemon ends because its parent did.
     remove: Vec<PathBuf>,
     reports: Mailbox<Report>,
-    /// Requests of operators.
-    purges: Mailbox<Purge>,
-    /// The one in progress.
+    orders: Mailbox<Order>,
+    /// The purge in progress.
     purging: Option<Purge>,
+    /// A purged tenant, until the host thread has the message.
+    purged: Option<String>,
     pending: Pending,
     spaces: Spaces,
     identities: Identities,
@@ -117,7 +116,7 @@ impl Control {
         let parent = options.parent.map(signals::watch_parent).transpose()?;
         let wire = |source| Error::Wire { action: "create the control thread's mailbox", source };
         let (to_control, reports) = mailbox(REPORTS).map_err(wire)?;
-        let (purge, purges) = mailbox(PURGES).map_err(wire)?;
+        let (to_orders, orders) = mailbox(ORDERS).map_err(wire)?;
         // Bind the socket first: it shows at once whether another daemon runs. Clients that connect meanwhile wait.
         let listener = Some(attach::bind(&config.daemon.socket, config.daemon.socket_mode)?);
         let http_socket = http::bind_socket(&config.daemon.socket, config.daemon.socket_mode)?;
@@ -129,8 +128,13 @@ impl Control {
         if let Some(address) = http.as_ref().and_then(|http| http.local_addr().ok()) {
             thread_registry.serve_http(address);
         }
-        let daemon =
-            http::Daemon { monitor: monitor.handle().clone(), registry: thread_registry.clone(), access, purge };
+        let daemon = http::Daemon {
+            monitor: monitor.handle().clone(),
+            registry: thread_registry.clone(),
+            access,
+            orders: to_orders,
+            purging: http::Purging::default(),
+        };
         let http = HttpServer::start(http_socket, http, daemon, thread_registry.http_counters())?;
         thread_registry.bound_disks(disks::bounds(&config));
         thread_registry.set_quotas(Quota::of(&config.domains));
@@ -152,8 +156,9 @@ impl Control {
             source: options.source,
             log: options.log,
             reports,
-            purges,
+            orders,
             purging: None,
+            purged: None,
             pending: Pending::default(),
             spaces,
             identities,
@@ -209,8 +214,8 @@ impl Control {
             while let Some(report) = self.reports.take() {
                 self.spaces.handle(report);
             }
-            self.purges.quiet();
-            self.purge();
+            self.orders.quiet();
+            self.take_orders();
             self.hear_silent();
             self.accept();
             self.keep_socket();
@@ -220,7 +225,7 @@ impl Control {
     /// Sleep until an event or a deadline. `flushed`: no message waits to be sent again.
     fn wait(&self, flushed: bool) -> Result<(), Error> {
         let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&self.reports, PollFlags::IN)];
-        fds.push(PollFd::new(&self.purges, PollFlags::IN));
+        fds.push(PollFd::new(&self.orders, PollFlags::IN));
         fds.extend(self.parent.as_ref().map(|parent| PollFd::new(parent, PollFlags::IN)));
         let now = Instant::now();
         let resumes = self.paused_until.filter(|until| *until > now);

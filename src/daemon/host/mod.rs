@@ -17,6 +17,7 @@ pub(crate) use regions::bytes_per_day;
 
 use crate::config::{Config, HostTier};
 use crate::error::Error;
+use crate::orders::Purge;
 use crate::space::{Left, SpaceMessage};
 use crate::status::ThreadRegistry;
 use crate::supervisor;
@@ -28,12 +29,10 @@ use kvtide_tiering::node;
 use kvtide_wire::os::memfd::Memfd;
 use pool::Pool;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 use thread::Host;
-use tokio::sync::mpsc::UnboundedSender;
 
 /// Mailbox size of the host thread. Senders that must not block keep messages that do not fit.
 const MESSAGES_MAX: usize = 1024;
@@ -45,31 +44,6 @@ pub(crate) struct OtherSpace {
     pub stored: SpaceKey,
     /// Identity of its last engine.
     pub identity: String,
-}
-
-/// A request to purge a tenant. The control thread gets it, ends the tenant's spaces, and passes it to the host thread.
-#[derive(Clone, Debug)]
-pub(crate) struct Purge {
-    /// The tenant.
-    pub tenant: String,
-    /// Receives the number and the result of each disk, or why the purge is refused; closed when it is over.
-    pub answers: UnboundedSender<Result<(u32, PurgedDisk), String>>,
-}
-
-/// What a purge did on a disk.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PurgedDisk {
-    /// Directory or device.
-    pub disk: PathBuf,
-    /// Keys erased and flushed.
-    pub keys_erased: u32,
-    /// Encrypted slabs of the tenant: unreadable now.
-    pub encrypted_slabs: u32,
-    /// Slabs of the tenant that are not encrypted: their bytes are still there.
-    pub plain_slabs: u32,
-    /// Why the disk could not be purged.
-    pub error: Option<String>,
 }
 
 /// Messages to the host thread.

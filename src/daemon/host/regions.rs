@@ -8,15 +8,16 @@
 //! The record of a grant invalidates all earlier records of the region. It is flushed before the space writes there, so after a
 //! restart new bytes are never taken for old blocks.
 
-use super::{OtherSpace, Purge, PurgedDisk};
+use super::OtherSpace;
 use crate::config::Config;
+use crate::orders::{Purge, PurgeEvent, PurgedDisk};
 use crate::space::{Left, Region, SpaceMessage};
 use kvtide_format::log::{Blocks, Recovered, RecoveredSlab, SlabHeader};
 use kvtide_nvme::{Disk, DiskEvent, EraseKeys, KeyError, LogMessage, SlabCode};
 use kvtide_rt::mail::RetryQueue;
 use kvtide_tiering::api::Status;
 use kvtide_tiering::node::{DiskConfig, DiskGrant, DiskStatus, Disks, DisksConfig, Evicted, NoDisk};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -55,6 +56,8 @@ pub(super) struct Regions {
     rates: BTreeMap<u32, u64>,
     /// Time at which each space last returned a region, for [`REST`].
     returned: BTreeMap<u32, Instant>,
+    /// Domains of spaces that ended without returning all their regions.
+    lost: BTreeSet<String>,
     /// Messages for spaces, to be sent.
     post: Vec<(u32, SpaceMessage)>,
 }
@@ -113,6 +116,7 @@ impl Regions {
             bytes_per_day: bytes_per_day(config),
             rates: BTreeMap::new(),
             returned: BTreeMap::new(),
+            lost: BTreeSet::new(),
             post: Vec::new(),
         };
         regions.add_recovered();
@@ -285,24 +289,29 @@ impl Regions {
     }
 
     /// Drop what the ended spaces of a tenant left, and have each disk erase the tenant's keys.
-    pub fn purge(&mut self, Purge { tenant, answers }: &Purge) {
+    pub fn purge(&mut self, purge: &Purge) {
+        let tenant = &purge.tenant;
+        let lost = self.lost.contains(tenant).then(|| {
+            "a space of the tenant ended without returning its regions: restart the daemon, then purge again".to_owned()
+        });
         for disk in 0..self.disks.len() as u32 {
-            let (mut encrypted_slabs, mut plain_slabs) = (0, 0);
+            let not_encrypted = self.disks.get(disk as usize).is_some_and(|disk| !disk.coding().1);
+            let mut purged = PurgedDisk { not_encrypted, ..PurgedDisk::default() };
             let on_disk = self.unclaimed.range((disk, 0)..=(disk, u32::MAX));
             let of_tenant = on_disk.filter(|(_, unclaimed)| unclaimed.header.domain == *tenant);
             for at in of_tenant.map(|(at, _)| *at).collect::<Vec<_>>() {
                 let Some(Unclaimed { header, .. }) = self.unclaimed.remove(&at) else { continue };
-                *(if header.encrypted { &mut encrypted_slabs } else { &mut plain_slabs }) += 1;
+                *(if header.encrypted { &mut purged.encrypted_slabs } else { &mut purged.plain_slabs }) += 1;
                 self.node.drop_unclaimed(disk, header.region);
                 self.free(disk, header.region, header.grant);
             }
-            let answers = answers.clone();
+            let (events, lost) = (purge.events.clone(), lost.clone());
             let answer = Box::new(move |erased: Result<u32, KeyError>| {
                 let (keys_erased, error) =
                     erased.map_or_else(|error| (0, Some(error.to_string())), |keys| (keys, None));
-                let purged = PurgedDisk { keys_erased, encrypted_slabs, plain_slabs, error, ..PurgedDisk::default() };
+                let purged = PurgedDisk { keys_erased, error: error.or(lost), ..purged };
                 // Whoever asked may have gone.
-                let _ = answers.send(Ok((disk, purged)));
+                let _ = events.send(PurgeEvent::Disk(disk, purged));
             });
             self.tell_log(disk, LogMessage::EraseKeys(EraseKeys { domain: tenant.clone(), answer }));
         }
@@ -398,6 +407,7 @@ impl Regions {
         }
         let lost = self.node.leave(space);
         if lost > 0 {
+            self.lost.extend(self.spaces.get(&space).map(|slab| slab.domain.clone()));
             tracing::error!(
                 "space {space}: ended without returning {lost} NVMe regions; they stay unused until the daemon restarts"
             );

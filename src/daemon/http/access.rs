@@ -1,6 +1,6 @@
 //! Who may read and who may act over HTTP.
 //!
-//! | client | metrics, health | status, history, search | pin, unpin, evict, clear, drain |
+//! | client | metrics, health | status, history, search | pin, unpin, evict, clear, drain, purge, reload |
 //! | --- | --- | --- | --- |
 //! | socket of this machine's tools | yes | yes | root and the daemon's user |
 //! | loopback address | yes | yes | with the operator's token |

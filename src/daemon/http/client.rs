@@ -1,4 +1,4 @@
-//! A minimal HTTP client: one GET request with limits on time and size.
+//! A minimal HTTP client: one request with limits on time and size.
 
 use crate::error::Error;
 use std::fmt;
@@ -92,9 +92,20 @@ pub fn first<'a>(addresses: &[Address], ask: impl Into<Ask<'a>>) -> Result<(Addr
     let mut tried = Vec::new();
     for address in addresses {
         let until = Deadline(Instant::now() + TIMEOUT);
-        match address.connect(until).and_then(|stream| exchange(stream, address, ask, until)) {
+        let stream = match address.connect(until) {
+            Ok(stream) => stream,
+            Err(error) => {
+                tried.push(format!("{address}: {error}"));
+                continue;
+            }
+        };
+        match exchange(stream, address, ask, until) {
             Ok(answer) => return body(address, ask.path, answer).map(|body| (address.clone(), body)),
             Err(error) => tried.push(format!("{address}: {error}")),
+        }
+        // An action may have been done: it is not asked of another daemon.
+        if ask.body.is_some() {
+            break;
         }
     }
     Err(Error::NoDaemon { tried: tried.join("; ") })

@@ -10,7 +10,7 @@
 //! | `/` | the web page ([`page`]) for browsers, else a list of the paths |
 //! | `/v1/history` | the figures of the last hour, as columns |
 //! | `/v1/cache/search` | a block by its hash, or spaces and tenants by a part of their name |
-//! | POST `/v1/cache/pin`, `unpin`, `evict`, `clear`, POST `/v1/drain`, `/v1/purge` | actions of operators ([`operate`]) |
+//! | POST `/v1/cache/pin`, `unpin`, `evict`, `clear`, POST `/v1/drain`, `/v1/purge`, `/v1/reload` | actions of operators ([`operate`]) |
 //!
 //! One thread with its own runtime serves all requests, so HTTP cannot block a core thread. The thread asks the health monitor
 //! ([`crate::status`]) for a snapshot and renders it; it keeps no state of its own. Connections are bounded in number and in time
@@ -26,6 +26,7 @@ mod routes;
 mod server;
 
 pub(crate) use access::Access;
+pub(crate) use operate::Purging;
 pub(crate) use routes::Daemon;
 pub use server::socket_beside;
 pub(crate) use server::{HttpServer, bind, bind_socket};

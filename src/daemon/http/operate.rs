@@ -1,26 +1,29 @@
-//! Paths of operators: `/v1/cache/…` and `/v1/drain`. They find blocks, and pass actions to the core threads.
+//! Paths of operators: `/v1/cache/…`, `/v1/drain`, `/v1/purge`, `/v1/reload`. They find blocks, and pass actions to the core threads.
 
 use super::routes::Daemon;
 use crate::config::most_like;
-use crate::host::Purge;
-pub use crate::host::PurgedDisk;
+pub use crate::orders::PurgedDisk;
+use crate::orders::{Order, Purge, PurgeEvent};
 use crate::space::{Operate, Operated, Operation, SpaceMessage};
 use crate::status::{SessionInfo, Snapshot, SpaceStatus};
 use axum::http::StatusCode;
+use kvtide_nvme::DiskStatus;
 use kvtide_tiering::ByTier;
 use kvtide_tiering::api::Eviction;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::{mpsc::unbounded_channel, oneshot};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::{Mutex, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 /// Maximum time for all spaces to answer.
 const ANSWER: Duration = Duration::from_secs(5);
 /// Time after which `clear` answers, and is asked again.
 const CLEAR: Duration = Duration::from_secs(1);
-/// Maximum time of a purge; shorter than tools wait.
-const PURGE: Duration = Duration::from_secs(8);
+/// Time after which a purge that is not over is answered; it is asked for again.
+const PURGE: Duration = Duration::from_secs(1);
 /// Maximum matches of a search.
 const MATCHES_MAX: usize = 100;
 
@@ -138,6 +141,52 @@ pub struct Purged {
     pub tenant: String,
     /// What was done on each disk.
     pub disks: Vec<PurgedDisk>,
+    /// It is not over: ask again.
+    pub pending: bool,
+}
+
+/// The purge in progress, if any.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Purging(Arc<Mutex<Option<Running>>>);
+
+#[derive(Debug)]
+struct Running {
+    purged: Purged,
+    heard: UnboundedReceiver<PurgeEvent>,
+    spaces_ended: bool,
+}
+
+impl Running {
+    /// Take what has happened. Return true if the purge is over, false at `until`.
+    async fn go_on(&mut self, until: Instant) -> Result<bool, Refused> {
+        loop {
+            match timeout_at(until, self.heard.recv()).await {
+                Ok(Some(PurgeEvent::Refused(why))) => return Err((StatusCode::CONFLICT, why)),
+                Ok(Some(PurgeEvent::SpacesEnded)) => self.spaces_ended = true,
+                Ok(Some(PurgeEvent::Disk(number, purged))) => {
+                    if let Some(of) = self.purged.disks.get_mut(number as usize) {
+                        *of = PurgedDisk { disk: std::mem::take(&mut of.disk), ..purged };
+                    }
+                }
+                Ok(None) if self.spaces_ended => return Ok(true),
+                Ok(None) => {
+                    let text = "the daemon ends; purge again when it has started".to_owned();
+                    return Err((StatusCode::SERVICE_UNAVAILABLE, text));
+                }
+                Err(_) => return Ok(false),
+            }
+        }
+    }
+
+    /// Return true if nothing more will happen.
+    fn is_over(&mut self) -> bool {
+        while self.heard.try_recv().is_ok() {}
+        self.heard.is_closed()
+    }
+}
+
+fn busy() -> Refused {
+    (StatusCode::SERVICE_UNAVAILABLE, "the daemon takes no order now; try again".to_owned())
 }
 
 /// The tenant to purge.
@@ -199,7 +248,7 @@ impl Daemon {
         }
         match timeout_at(until, answered).await {
             Ok(Ok(operated)) => Ok(operated),
-            Ok(Err(_)) => Err(failed("has ended")),
+            Ok(Err(_)) => Err((StatusCode::NOT_FOUND, format!("space {space} has ended"))),
             Err(_) => Err(failed("did not answer in time")),
         }
     }
@@ -334,7 +383,13 @@ impl Daemon {
         let until = Instant::now() + CLEAR;
         for space in &spaces {
             loop {
-                let operated = self.ask(*space, Operation::Evict(None), Instant::now() + ANSWER).await?;
+                let asked = self.ask(*space, Operation::Evict(None), Instant::now() + ANSWER).await;
+                let operated = match asked {
+                    Ok(operated) => operated,
+                    // It ended meanwhile, and with it its blocks in memory.
+                    Err((StatusCode::NOT_FOUND, _)) if spaces.len() > 1 => break,
+                    Err(refused) => return Err(refused),
+                };
                 evicted += operated.evicted;
                 if operated.evicted == 0 || operated.left == 0 {
                     left += u64::from(operated.left);
@@ -352,43 +407,52 @@ impl Daemon {
         Ok(Done { done: !more, text, evicted, left, more })
     }
 
-    /// Purge a tenant: end its spaces, and erase its keys on all disks.
+    /// Purge a tenant: end its spaces, and erase its keys on all disks. A purge that takes longer than this answer goes on; it is asked for
+    /// again until it is over.
     pub(super) async fn purge(&self, ToPurge { tenant }: ToPurge, snapshot: &Snapshot) -> Result<Purged, Refused> {
-        let (answers, mut answered) = unbounded_channel();
-        if self.purge.offer(Purge { tenant: tenant.clone(), answers }).is_err() {
-            let text = "the daemon takes no request now; try again".to_owned();
-            return Err((StatusCode::SERVICE_UNAVAILABLE, text));
+        let mut running = self.purging.0.lock().await;
+        if running.as_mut().is_some_and(|running| running.purged.tenant != tenant && running.is_over()) {
+            // Nobody asked for its result.
+            *running = None;
         }
-        let names = snapshot.disks.iter().map(|disk| disk.dir.clone());
-        let silent = || Some("out of service; what it holds is unchanged. Purge it when no daemon uses it".to_owned());
-        let mut disks: Vec<PurgedDisk> =
-            names.map(|disk| PurgedDisk { disk, error: silent(), ..PurgedDisk::default() }).collect();
-        let until = Instant::now() + PURGE;
-        loop {
-            match timeout_at(until, answered.recv()).await {
-                Ok(Some(Ok((number, purged)))) => {
-                    if let Some(of) = disks.get_mut(number as usize) {
-                        *of = PurgedDisk { disk: std::mem::take(&mut of.disk), ..purged };
-                    }
-                }
-                Ok(Some(Err(why))) => return Err((StatusCode::CONFLICT, why)),
-                Ok(None) => break,
-                Err(_) => {
-                    let text = format!(
-                        "tenant {tenant:?} is not purged: after {} s its spaces have not ended, or a disk has not answered; try again",
-                        PURGE.as_secs()
-                    );
-                    return Err((StatusCode::SERVICE_UNAVAILABLE, text));
-                }
+        let mut now = match running.take() {
+            Some(other) if other.purged.tenant != tenant => {
+                let text = format!("tenant {:?} is being purged; try again", other.purged.tenant);
+                *running = Some(other);
+                return Err((StatusCode::CONFLICT, text));
             }
+            Some(same) => same,
+            None => self.begin_purge(&tenant, snapshot)?,
+        };
+        if !now.go_on(Instant::now() + PURGE).await? {
+            let pending = Purged { pending: true, ..now.purged.clone() };
+            *running = Some(now);
+            return Ok(pending);
         }
+        let purged = now.purged;
         let found = |disk: &PurgedDisk| disk.keys_erased + disk.encrypted_slabs + disk.plain_slabs > 0;
         let names = || snapshot.tenants.iter().map(|tenant| tenant.name.as_str());
-        if !disks.iter().any(found) && !names().any(|name| name == tenant) {
+        if !purged.disks.iter().any(found) && !names().any(|name| name == tenant) {
             let near = most_like(&tenant, names()).map_or(String::new(), |near| format!("; did you mean {near:?}?"));
             return Err((StatusCode::NOT_FOUND, format!("there is no tenant {tenant:?}{near}")));
         }
-        Ok(Purged { tenant, disks })
+        Ok(purged)
+    }
+
+    fn begin_purge(&self, tenant: &str, snapshot: &Snapshot) -> Result<Running, Refused> {
+        let (events, heard) = unbounded_channel();
+        let order = Order::Purge(Purge { tenant: tenant.to_owned(), events });
+        self.orders.offer(order).map_err(|_| busy())?;
+        let silent = || Some("it has not answered; purge again, or when no daemon uses it".to_owned());
+        let disk = |disk: &DiskStatus| PurgedDisk { disk: disk.dir.clone(), error: silent(), ..PurgedDisk::default() };
+        let disks = snapshot.disks.iter().map(disk).collect();
+        Ok(Running { purged: Purged { tenant: tenant.to_owned(), disks, pending: false }, heard, spaces_ended: false })
+    }
+
+    /// Have the control thread reload the configuration; the status counts the reload when it is over.
+    pub(super) fn reload(&self) -> Result<Done, Refused> {
+        self.orders.offer(Order::Reload).map_err(|_| busy())?;
+        Ok(Done { done: true, text: "the daemon reloads its configuration".to_owned(), ..Done::default() })
     }
 
     /// Stop attaches, or admit them again.

@@ -3,9 +3,9 @@
 use super::access::{Access, Wants};
 use super::listener::Peer;
 use super::metrics::{self, Format};
-use super::operate::{OnBlock, Refused};
+use super::operate::{OnBlock, Purging, Refused};
 use super::page;
-use crate::host::Purge;
+use crate::orders::Order;
 use crate::output::Versioned;
 use crate::status::{HealthMonitor, HttpCounters, Snapshot, ThreadRegistry};
 use axum::Router;
@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
@@ -36,8 +36,10 @@ pub(crate) struct Daemon {
     pub registry: ThreadRegistry,
     /// Who may read and act.
     pub access: Access,
-    /// Where the control thread takes requests to purge a tenant.
-    pub purge: Address<Purge>,
+    /// Where orders to the control thread go.
+    pub orders: Address<Order>,
+    /// The purge in progress.
+    pub purging: Purging,
 }
 
 /// Build the router of all paths.
@@ -49,6 +51,7 @@ pub(super) fn router(daemon: Daemon, counters: HttpCounters) -> Router {
         .route("/v1/cache/clear", post(clear))
         .route("/v1/drain", post(drain))
         .route("/v1/purge", post(purge))
+        .route("/v1/reload", post(reload))
         .layer(middleware::from_fn_with_state((daemon.clone(), Wants::Act), admit));
     let reads = Router::new()
         .route("/v1/status", get(status))
@@ -133,6 +136,10 @@ async fn drain(State(daemon): State<Daemon>, bytes: Bytes) -> Response {
     done(body(&bytes).map(|what| daemon.drain(what)))
 }
 
+async fn reload(State(daemon): State<Daemon>) -> Response {
+    done(daemon.reload())
+}
+
 async fn purge(State(daemon): State<Daemon>, bytes: Bytes) -> Response {
     let what = match body(&bytes) {
         Ok(what) => what,
@@ -144,7 +151,7 @@ async fn purge(State(daemon): State<Daemon>, bytes: Bytes) -> Response {
     }
 }
 
-/// Figures of the last hour: `columns` by name, the oldest value first.
+/// Figures of the last hour: `columns` by name, the oldest value first; `now_s`: the daemon's clock.
 async fn history(State(daemon): State<Daemon>) -> Response {
     let columns: serde_json::Map<String, Value> = daemon
         .registry
@@ -153,7 +160,8 @@ async fn history(State(daemon): State<Daemon>) -> Response {
         .into_iter()
         .map(|(name, values)| (name.to_owned(), values.into()))
         .collect();
-    answer(StatusCode::OK, &Versioned::new(&json!({ "columns": columns })))
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+    answer(StatusCode::OK, &Versioned::new(&json!({ "now_s": now_s, "columns": columns })))
 }
 
 async fn search(State(daemon): State<Daemon>, Query(asked): Query<Asked>) -> Response {
@@ -221,17 +229,14 @@ async fn index(headers: HeaderMap) -> Response {
 const PATHS: &str = "kvtided\n\n/metrics    Prometheus metrics\n/healthz    200 while healthy, else 503 with the reasons\n\
      /readyz     200 while engines can attach, else 503 with the reasons\n/v1/status  full status as JSON\n/v1/history the last hour, as columns\n\
      /v1/cache/search?q=TEXT  a block by its hash, or spaces and tenants by a part of their name\n\
-     POST /v1/cache/pin, unpin, evict, clear, /v1/drain, /v1/purge  actions of operators\n";
+     POST /v1/cache/pin, unpin, evict, clear, /v1/drain, /v1/purge, /v1/reload  actions of operators\n";
 
 async fn not_found(uri: Uri) -> Response {
     (StatusCode::NOT_FOUND, format!("{}: not found; GET / lists the paths\n", shown(&uri))).into_response()
 }
 
 async fn method_not_allowed() -> Response {
-    (
-        StatusCode::METHOD_NOT_ALLOWED,
-        "method not allowed: use GET, or POST for the actions below /v1/cache, for /v1/drain and for /v1/purge\n",
-    )
+    (StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use GET, or POST for the actions that GET / lists\n")
         .into_response()
 }
 

@@ -232,7 +232,7 @@ impl Monitor {
         }
         let is_budget = |reason: &Reason| matches!(reason.what, Wrong::WriteBudgetShort { .. });
         for reason in news(&snapshot.degraded, &self.missed).filter(|reason| !is_budget(reason)) {
-            tracing::error!("degraded: {reason}; the daemon continues without it");
+            tracing::error!("degraded: {reason}");
         }
         let now = Instant::now();
         let due = self.budget_told.is_none_or(|told| now.duration_since(told) >= BUDGET_TOLD);

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Period between two points.
 const STEP: Duration = Duration::from_secs(5);
+/// The health monitor may come so much earlier.
+const EARLY: Duration = Duration::from_millis(500);
 /// Points kept: those of an hour.
 const POINTS: usize = 720;
 
@@ -71,7 +73,7 @@ impl History {
     /// Add a point, if one is due.
     pub fn take(&self, now: Instant, snapshot: &Snapshot) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if inner.last.is_some_and(|last| now.duration_since(last) < STEP) {
+        if inner.last.is_some_and(|last| now.duration_since(last) + EARLY < STEP) {
             return;
         }
         inner.last = Some(now);

@@ -343,9 +343,13 @@ impl Runner {
     }
 
     fn erase_keys(&mut self, EraseKeys { domain, answer }: EraseKeys) {
+        self.log_status.inside(true);
         let erased = self.keyring.erase(&domain, self.log.storage());
+        self.log_status.inside(false);
         // So are the ends of its grants: they came before.
         self.flush();
+        let is_flushed = self.flush_by.is_none() && self.health.out().is_none();
+        let erased = if is_flushed { erased } else { erased.and(Err(KeyError::Unflushed)) };
         match &erased {
             Ok(keys) => tracing::info!("{}: {keys} keys of tenant {domain:?} erased", self.health.name()),
             Err(error) => tracing::error!("{}: tenant {domain:?} is not purged: {error}", self.health.name()),

@@ -144,7 +144,7 @@ function show(status) {
   const tier0 = [sum(spaces, (s) => used(s.occupancy?.tier0)), sum(spaces, (s) => all(s.occupancy?.tier0))];
   const host = [sum(spaces, (s) => used(s.occupancy?.host)), status.host?.capacity_bytes ?? 0];
   const nvme = [sum(spaces, (s) => onNvme(s)), sum(disks, (d) => d.capacity_bytes)];
-  table("tiers", "Fill and bytes moved since the start", ["tier", "used", "capacity", "full", "in", "out", "tokens loaded"], [
+  table("tiers", "Fill, and bytes moved by the spaces that run", ["tier", "used", "capacity", "full", "in", "out", "tokens loaded"], [
     tier("tier 0", ...tier0, moved("host_to_tier0"), moved("tier0_to_host"), hits.loaded_tokens.tier0),
     tier("host memory", ...host, moved("tier0_to_host") + moved("nvme_to_host"), moved("host_to_tier0") + moved("host_to_nvme"), hits.loaded_tokens.host),
     tier("NVMe", ...nvme, moved("host_to_nvme"), moved("nvme_to_host"), hits.loaded_tokens.nvme),
@@ -276,7 +276,7 @@ function pointOf(status) {
 const charts = new Charts(format);
 let heard = null;
 let drawn = 0;
-let pid = null;
+let uptime = Infinity;
 /// Seconds by which the daemon's clock is ahead of this one.
 let ahead = 0;
 
@@ -284,19 +284,21 @@ let ahead = 0;
 async function fetched() {
   const status = await ask("/v1/status");
   const now = Date.now() / 1000;
-  if (pid === status.pid && now - drawn < 3 * STEP_S) return [status, null];
-  const { columns } = await ask("/v1/history");
-  [pid, drawn] = [status.pid, now];
-  return [status, columns];
+  // In containers every daemon has the same pid.
+  const same = status.uptime_s >= uptime;
+  uptime = status.uptime_s;
+  if (same && now - drawn < 3 * STEP_S) return [status, null];
+  const history = await ask("/v1/history");
+  drawn = now;
+  return [status, history];
 }
 
-function draw(status, columns) {
+function draw(status, history) {
   show(status);
   const now = Date.now() / 1000;
-  if (columns) {
-    const times = columns.time_s ?? [];
-    if (times.length) ahead = Math.max(times[times.length - 1] - now, -STEP_S);
-    charts.begin(columns);
+  if (history) {
+    ahead = history.now_s - now;
+    charts.begin(history.columns);
   } else if (now - (draw.at ?? 0) >= STEP_S) {
     charts.add(pointOf(status));
   } else {

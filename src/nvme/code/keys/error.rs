@@ -100,6 +100,9 @@ pub enum KeyError {
         /// The codec's number.
         codec: u8,
     },
+    /// The ends of a purged tenant's slabs cannot be flushed.
+    #[error("the index log cannot be flushed; purge again")]
+    Unflushed,
     /// The disk is out of service.
     #[error("the disk is out of service; what it holds is unchanged. Purge it when no daemon uses it")]
     OutOfService,

@@ -154,16 +154,17 @@ impl Keyring {
         self.code(slab)
     }
 
-    /// Erase all keys of a domain, on the disk and here. The next grant to the domain makes a new one.
+    /// Erase all keys of a domain, on the disk and here. The next grant to the domain makes a new one. Only the log thread makes and
+    /// erases keys.
     ///
     /// # Errors
-    /// A sector cannot be read, written or flushed: a key may still be on the disk, but is not used any more.
+    /// A sector cannot be read, written or flushed: a key may still be on the disk.
     pub fn erase(&self, domain: &str, storage: &mut dyn Storage) -> Result<u32, KeyError> {
+        let (sectors, _) = erase_sectors(self.store, domain, storage)?;
         let mut tenants = self.tenants();
         let before = tenants.keys.len();
         tenants.keys.retain(|(_, key)| key.domain() != domain);
         let in_memory = before - tenants.keys.len();
-        let (sectors, _) = erase_sectors(self.store, domain, storage)?;
         tenants.free.extend(&sectors);
         Ok(sectors.len().max(in_memory) as u32)
     }

@@ -1,0 +1,62 @@
+//! Orders of operators to the control thread.
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use tokio::sync::mpsc::UnboundedSender;
+
+/// Maximum orders that wait.
+pub(crate) const ORDERS: usize = 16;
+
+/// An order.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// Reload the configuration.
+    Reload,
+    /// Purge a tenant.
+    Purge(Purge),
+}
+
+/// A purge of a tenant. The control thread ends the tenant's spaces, then passes it to the host thread.
+#[derive(Debug)]
+pub(crate) struct Purge {
+    /// The tenant.
+    pub tenant: String,
+    /// Receives what happens; closed when the purge is over.
+    pub events: UnboundedSender<PurgeEvent>,
+}
+
+/// What happens during a purge.
+#[derive(Debug)]
+pub(crate) enum PurgeEvent {
+    /// It cannot begin; the last event.
+    Refused(String),
+    /// The tenant's spaces have ended, and the disks were told.
+    SpacesEnded,
+    /// A disk, by its number, has done its part.
+    Disk(u32, PurgedDisk),
+}
+
+impl Purge {
+    /// Report an event. Whoever asked may have gone.
+    pub fn tell(&self, event: PurgeEvent) {
+        let _ = self.events.send(event);
+    }
+}
+
+/// What a purge did on a disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PurgedDisk {
+    /// Directory or device.
+    pub disk: PathBuf,
+    /// Keys erased and flushed.
+    pub keys_erased: u32,
+    /// Encrypted slabs of the tenant: unreadable now.
+    pub encrypted_slabs: u32,
+    /// Slabs of the tenant that are not encrypted: their bytes are still there.
+    pub plain_slabs: u32,
+    /// New slabs are not encrypted, so that free space may hold bytes of tenants.
+    pub not_encrypted: bool,
+    /// Why the disk could not be purged.
+    pub error: Option<String>,
+}
