@@ -3,7 +3,7 @@
 
 use crate::http::{get, metric, served};
 use crate::nvme::{Dir, Engine, NVME_BYTES, nvme_options};
-use crate::raw::Raw;
+use crate::raw::{Raw, hello};
 use crate::{BOUND, daemon};
 use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use kvtide_wire::entry::Level;
@@ -112,11 +112,11 @@ fn a_socket_that_is_deleted_is_made_again() {
     let daemon = daemon("");
     fs::remove_file(daemon.socket()).unwrap();
     let deadline = Instant::now() + BOUND;
-    while !daemon.socket().exists() {
-        assert!(Instant::now() < deadline, "{}", daemon.log());
+    // The path is there before the daemon listens.
+    while let Err(error) = Raw::attach_as(daemon.socket(), &hello()) {
+        assert!(Instant::now() < deadline, "{error}: {}", daemon.log());
         std::thread::yield_now();
     }
-    Raw::attach(daemon.socket());
     let log = daemon.log();
     let lines: Vec<&str> = log.lines().filter(|line| line.contains("the socket /")).collect();
     let [line] = lines[..] else { panic!("one line about the socket, not: {lines:?}") };
