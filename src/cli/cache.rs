@@ -407,7 +407,7 @@ fn clear(args: &ClearArgs) -> Result<ExitCode, Error> {
         let done: Done = args.which.read("/v1/cache/clear", Some(&body))?;
         let evicted = all.evicted + done.evicted;
         all = Done { evicted, ..done };
-        // What engines store meanwhile is not waited for.
+        // Blocks stored meanwhile do not count.
         if !all.more || evicted > blocks {
             break;
         }

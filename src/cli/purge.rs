@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Maximum time of a purge through the daemon: a space whose disk does not answer takes a minute to end.
+/// Maximum time of a purge through the daemon: a space ends after a minute if its disk is unresponsive.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Flags of `kvtide purge`.
@@ -24,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(120);
     after_help = "Through the daemon: the blocks of the tenant in host memory and on all its disks are gone afterwards. Engines of the \
     tenant must not be attached. With --disk: on these disks, while no daemon uses them.\n\n\
     Exit status: 0: all data of the tenant is erased; 1: engines of the tenant are attached, a disk is not encrypted or could not be purged, \
-    or nobody knows the tenant; 2: wrong usage, or no terminal to ask at; 3: no daemon answers.\n\nExamples:\n  kvtide purge --tenant default --dry-run\n  \
+    or the tenant is unknown; 2: wrong usage, or no terminal to ask at; 3: no daemon answers.\n\nExamples:\n  kvtide purge --tenant default --dry-run\n  \
     kvtide purge --tenant default --disk /var/lib/kvtide/nvme0 --yes"
 )]
 pub(super) struct PurgeArgs {

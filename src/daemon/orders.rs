@@ -21,29 +21,29 @@ pub(crate) enum Order {
 pub(crate) struct Purge {
     /// The tenant.
     pub tenant: String,
-    /// Receives what happens; closed when the purge is over.
+    /// Receives its events; closed when the purge is over.
     pub events: UnboundedSender<PurgeEvent>,
 }
 
-/// What happens during a purge.
+/// An event of a purge.
 #[derive(Debug)]
 pub(crate) enum PurgeEvent {
     /// It cannot begin; the last event.
     Refused(String),
     /// The tenant's spaces have ended, and the disks were told.
     SpacesEnded,
-    /// A disk, by its number, has done its part.
+    /// A disk has finished: its number and result.
     Disk(u32, PurgedDisk),
 }
 
 impl Purge {
-    /// Report an event. Whoever asked may have gone.
+    /// Report an event. The client may have disconnected.
     pub fn tell(&self, event: PurgeEvent) {
         let _ = self.events.send(event);
     }
 }
 
-/// What a purge did on a disk.
+/// Result of a purge on a disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PurgedDisk {

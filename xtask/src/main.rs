@@ -48,6 +48,10 @@ const HELP: &str = "cargo xtask COMMAND
   help              print this text";
 
 fn main() -> ExitCode {
+    if let Err(error) = run::without_own_variables() {
+        eprintln!("xtask: cannot run again: {error}");
+        return ExitCode::FAILURE;
+    }
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let result = match words.as_slice() {

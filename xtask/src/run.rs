@@ -1,6 +1,7 @@
 //! Run a command and report exactly what failed.
 
 use std::fmt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -42,6 +43,23 @@ pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
     command
+}
+
+/// Run this program again without the variables that `cargo run` sets for its package. Build scripts below depend on them (that of ring
+/// does): whenever they differ from those of the last build, cargo would compile ring and all that uses it again.
+pub fn without_own_variables() -> std::io::Result<()> {
+    let is_own = |name: &str| ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|start| name.starts_with(start));
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let own: Vec<String> = names.filter(|name| is_own(name)).collect();
+    if own.is_empty() {
+        return Ok(());
+    }
+    let mut again = Command::new(std::env::current_exe()?);
+    again.args(std::env::args_os().skip(1));
+    own.iter().for_each(|name| {
+        again.env_remove(name);
+    });
+    Err(again.exec())
 }
 
 /// Run a command with this process's standard streams. A status other than 0 is an error that shows the command.

@@ -238,7 +238,7 @@ impl Spaces {
         let mut ended = true;
         for space in self.spaces.values_mut().filter(|space| space.key.domain == domain) {
             ended = false;
-            // One whose last session is leaving reports this soon.
+            // A space reports soon that its last session has left.
             if !space.retired && space.left.is_some() {
                 space.retire();
             }

@@ -133,7 +133,7 @@ pub(crate) enum NodeMessage {
         /// Bytes that may be written to each disk per day, if limited.
         bytes_per_day: Vec<Option<u64>>,
     },
-    /// Purge a tenant whose spaces have all ended.
+    /// Purge a tenant without running spaces.
     Purge(Purge),
     /// A disk event.
     Disk(DiskEvent),

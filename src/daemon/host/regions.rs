@@ -288,7 +288,7 @@ impl Regions {
         }
     }
 
-    /// Drop what the ended spaces of a tenant left, and have each disk erase the tenant's keys.
+    /// Drop the regions of a tenant whose spaces have ended, and erase its keys on each disk.
     pub fn purge(&mut self, purge: &Purge) {
         let tenant = &purge.tenant;
         let lost = self.lost.contains(tenant).then(|| {
@@ -310,7 +310,7 @@ impl Regions {
                 let (keys_erased, error) =
                     erased.map_or_else(|error| (0, Some(error.to_string())), |keys| (keys, None));
                 let purged = PurgedDisk { keys_erased, error: error.or(lost), ..purged };
-                // Whoever asked may have gone.
+                // The client may have disconnected.
                 let _ = events.send(PurgeEvent::Disk(disk, purged));
             });
             self.tell_log(disk, LogMessage::EraseKeys(EraseKeys { domain: tenant.clone(), answer }));

@@ -139,7 +139,7 @@ pub(super) enum ToClear {
 pub struct Purged {
     /// The tenant.
     pub tenant: String,
-    /// What was done on each disk.
+    /// Result of each disk.
     pub disks: Vec<PurgedDisk>,
     /// It is not over: ask again.
     pub pending: bool,
@@ -157,7 +157,7 @@ struct Running {
 }
 
 impl Running {
-    /// Take what has happened. Return true if the purge is over, false at `until`.
+    /// Handle events. Return true when the purge is over, false at `until`.
     async fn go_on(&mut self, until: Instant) -> Result<bool, Refused> {
         loop {
             match timeout_at(until, self.heard.recv()).await {
@@ -178,7 +178,7 @@ impl Running {
         }
     }
 
-    /// Return true if nothing more will happen.
+    /// Return true if the purge is over.
     fn is_over(&mut self) -> bool {
         while self.heard.try_recv().is_ok() {}
         self.heard.is_closed()
