@@ -183,6 +183,13 @@ class Driven:
     def change(self, **what: Any) -> None:
         self.worker.change(PagedStep(**what))
 
+    def outlive(self, daemon: PrivateDaemon) -> None:
+        """Kill the daemon, and wait until the worker's session knows."""
+        daemon.kill()
+        deadline = time.monotonic() + 30
+        while self.worker._session is not None and self.worker._session.alive:
+            assert time.monotonic() < deadline, "the session has not ended"
+
     def begin(self, number: int, prefix: bytes = b"", exact: int = 0) -> None:
         self.change(begun=[Begun(str(number), 16 * number, prefix, exact)])
 
@@ -270,7 +277,7 @@ def test_a_daemon_that_dies_in_a_step_costs_no_wrong_output(tmp_path: Path) -> N
         driven.begin(1)
         driven.step((1, 0, 20))
         driven.begin(2)
-        found = driven.step((1, 20, 4), (2, 0, 12), before_layer=lambda layer: layer == "b" and daemon.kill())
+        found = driven.step((1, 20, 4), (2, 0, 12), before_layer=lambda layer: layer == "b" and driven.outlive(daemon))
         assert found[1] < NEAR, "all keys of its first step are at hand"
         assert driven.worker.take_lost() == {16, 17}, "the other row's output must be discarded"
         driven.change()  # no daemon within `wait_s`
@@ -287,15 +294,11 @@ def test_a_daemon_that_comes_back_with_less_room_does_not_end_the_engine(tmp_pat
         driven = Driven(tmp_path, daemon.socket, wait_s=0.05)
         driven.begin(1)
         driven.step((1, 0, 20))
-        daemon.kill()
+        driven.outlive(daemon)
         monkeypatch.setattr(driven.worker, "_attach", too_small)
-        # Until the client has noticed, its pages are still there and right.
-        deadline, lost = time.monotonic() + 30, set()
-        while not lost and time.monotonic() < deadline:
-            driven.change()
-            driven.step((1, 20, 1))
-            lost = driven.worker.take_lost()
-        assert lost == {16, 17}
+        driven.change()
+        driven.step((1, 20, 1))
+        assert driven.worker.take_lost() == {16, 17}
         driven.worker.shutdown()
 
 
