@@ -368,14 +368,14 @@ fn evict(args: &EvictArgs) -> Result<ExitCode, Error> {
     let found: Found = block.which.read(&format!("/v1/cache/search?q={}", encoded(&block.hash)), None)?;
     let is_asked = |found: &&Match| found.kind == "block" && block.space.is_none_or(|space| space == found.space);
     // If several spaces have it and none was named, the daemon refuses.
-    if let Some(found) = found.matches.iter().find(is_asked) {
-        let space = format!(" of space {} ({})", found.space, found.name);
-        if let Err(status) = confirm.ask(&format!("evict block {} and the blocks after it{space}", block.hash)) {
-            return Ok(status);
-        }
-    } else if confirm.is_dry() {
-        let why = format!("no space has a block with the hash {}", block.hash);
+    let Some(found) = found.matches.iter().find(is_asked) else {
+        let space = block.space.map_or("no space has a".to_owned(), |space| format!("space {space} has no"));
+        let why = format!("{space} block with the hash {}", block.hash);
         return Err(Error::Refused { address: String::new(), code: String::new(), why });
+    };
+    let what = format!("evict block {} and the blocks after it of space {} ({})", block.hash, found.space, found.name);
+    if let Err(status) = confirm.ask(&what) {
+        return Ok(status);
     }
     on_block("evict", block)
 }

@@ -43,11 +43,6 @@ impl Confirm {
             }
         }
     }
-
-    /// Return whether nothing may be changed.
-    pub fn is_dry(self) -> bool {
-        self.dry_run
-    }
 }
 
 fn capitalized(text: &str) -> String {

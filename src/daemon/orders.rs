@@ -30,7 +30,7 @@ pub(crate) struct Purge {
 pub(crate) enum PurgeEvent {
     /// It cannot begin; the last event.
     Refused(String),
-    /// The tenant's spaces have ended, and the disks were told.
+    /// The tenant's spaces have ended; the disks erase its keys.
     SpacesEnded,
     /// A disk has finished: its number and result.
     Disk(u32, PurgedDisk),

@@ -90,6 +90,9 @@ fn a_block_is_found_pinned_and_evicted() {
     assert_eq!(told(socket, &["cache", "evict", "--yes", &hex(1, 3)], 0)["evicted"], 4);
     assert_eq!(channel.lookup(&hashes(1, 8), BOUND).unwrap().blocks, 2);
     assert!(failed(socket, &["cache", "evict", "--yes", &hex(1, 3)], 1).contains("no space has a block with the hash"));
+    // One in another space than the named one is an error before the question.
+    let other = failed(socket, &["cache", "evict", "--space", "7", &hex(1, 2)], 1);
+    assert!(other.contains("space 7 has no block with the hash"), "{other}");
     assert!(failed(socket, &["cache", "pin", "12"], 1).contains("32 hexadecimal digits"));
     drop(client);
 }

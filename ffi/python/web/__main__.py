@@ -197,7 +197,7 @@ def full_disk(run: Run) -> None:
 
 
 def lost_disk(run: Run) -> None:
-    """A disk whose file is deleted, and a daemon that does not answer."""
+    """A deleted store, and an unresponsive daemon."""
     with run.daemon("lost") as daemon, run.engine(daemon, "llama"), run.page(daemon) as page:
         expect(page.locator("#verdict")).to_have_text("Healthy")
         store = next(daemon.nvme.rglob("kvtide.store"))

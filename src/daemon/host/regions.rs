@@ -288,7 +288,7 @@ impl Regions {
         }
     }
 
-    /// Drop the regions of a tenant whose spaces have ended, and erase its keys on each disk.
+    /// Drop the regions of a tenant without running spaces, and erase its keys on each disk.
     pub fn purge(&mut self, purge: &Purge) {
         let tenant = &purge.tenant;
         let lost = self.lost.contains(tenant).then(|| {

@@ -412,7 +412,7 @@ impl Daemon {
     pub(super) async fn purge(&self, ToPurge { tenant }: ToPurge, snapshot: &Snapshot) -> Result<Purged, Refused> {
         let mut running = self.purging.0.lock().await;
         if running.as_mut().is_some_and(|running| running.purged.tenant != tenant && running.is_over()) {
-            // Nobody asked for its result.
+            // Its client has left.
             *running = None;
         }
         let mut now = match running.take() {

@@ -211,8 +211,8 @@ pub(super) fn reasons(stage: Stage, threads: &[Thread], disks: &[DiskStatus]) ->
     silent.chain(stalled).chain(stuck).map(Reason::from).collect()
 }
 
-/// Return the reasons for degraded service: disks out of service, full file systems, a lost socket with the bind error, a short write budget, stores
-/// that exceed the disks' write rate.
+/// Return the reasons for degraded service: disks out of service, full file systems, a lost socket with the bind error, a short write
+/// budget, stores that exceed the disks' write rate.
 pub(super) fn degraded(disks: &[DiskStatus], socket: Option<String>, budget: &WriteBudget) -> Vec<Reason> {
     let out = disks.iter().filter_map(|disk| {
         let errno = disk.out_of_service?;

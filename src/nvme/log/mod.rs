@@ -53,7 +53,7 @@ pub enum LogMessage {
     End,
 }
 
-/// A request to erase the keys of a tenant: what they encrypted is unreadable afterwards. No space of the tenant may run.
+/// A request to erase the keys of a tenant, which makes its encrypted data unreadable. The tenant must have no running spaces.
 pub struct EraseKeys {
     /// The tenant.
     pub domain: String,

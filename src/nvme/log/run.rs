@@ -73,6 +73,7 @@ pub(super) struct Runner {
     compacting: bool,
     /// Allocates a region in the file.
     allocate: Allocate,
+    has_room: HasRoom,
     discarding: Discarding,
     /// Earliest time of the next discard.
     discard_at: Instant,
@@ -87,6 +88,9 @@ pub(super) struct Runner {
 
 /// Allocate the range of a region, by number, so that writes to it succeed even when the file system fills up.
 pub(super) type Allocate = Box<dyn FnMut(u32) -> Result<(), Errno> + Send>;
+
+/// Return true if the file system has as many free bytes as a region.
+pub(super) type HasRoom = Box<dyn FnMut() -> bool + Send>;
 
 /// Discard of free regions: what and how.
 pub(super) struct Discarding {
@@ -103,7 +107,7 @@ impl Runner {
         (log, keyring): (DiskLog, Arc<Keyring>),
         messages: Mailbox<LogMessage>,
         (health, log_status): (Arc<Health>, Arc<SharedLogStatus>),
-        allocate: Allocate,
+        (allocate, has_room): (Allocate, HasRoom),
         discarding: Discarding,
         presence: Presence,
     ) -> Runner {
@@ -127,6 +131,7 @@ impl Runner {
             tries: 0,
             compacting: false,
             allocate,
+            has_room,
             discarding,
             discard_at: Instant::now(),
             presence,
@@ -318,10 +323,11 @@ impl Runner {
         self.log_status.count(|report| report.no_room = region.is_some());
     }
 
-    /// Report a full file system until there is room again. The region is not granted by this; the next grant finds it allocated.
+    /// Report a full file system until there is room again. The region is not granted by this; the next grant finds it allocated. A
+    /// failed allocation may keep what it got, so it is not tried before enough is free.
     fn look_for_room(&mut self) {
         let Some(region) = self.no_room else { return };
-        if (self.allocate)(region).is_ok() {
+        if (self.has_room)() && (self.allocate)(region).is_ok() {
             tracing::info!("{}: the file system has room again", self.health.name());
             self.set_no_room(None);
         }

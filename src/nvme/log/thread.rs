@@ -2,13 +2,13 @@
 
 use super::discard::Discards;
 use super::report::SharedLogStatus;
-use super::run::{Allocate, Discarding, Runner};
+use super::run::{Allocate, Discarding, HasRoom, Runner};
 use super::{DiskLog, LogMessage};
 use crate::Error;
 use crate::code::Keyring;
 use crate::health::Health;
 use crate::settings::{Discard, Settings};
-use crate::store::{Presence, Store, discard, room};
+use crate::store::{Presence, Store, discard, free_bytes, room};
 use crossbeam::channel::{Receiver, TrySendError, bounded};
 use kvtide_rt::mail::{Address, Mailbox, mailbox};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -55,9 +55,12 @@ impl LogThread {
             (Arc::clone(&store.file), block.regions_offset, block.region_bytes, store.device);
         let allocate: Allocate =
             Box::new(move |region| if device { Ok(()) } else { room(&file, begin + u64::from(region) * bytes, bytes) });
+        let file = Arc::clone(&store.file);
+        let has_room: HasRoom = Box::new(move || free_bytes(&file).is_ok_and(|free| free >= bytes));
         let presence = Presence::new(settings, &store.file);
         let standing = (Arc::clone(health), Arc::clone(log_status));
-        let mut runner = Runner::new(number, (log, keyring), messages, standing, allocate, discarding, presence);
+        let mut runner =
+            Runner::new(number, (log, keyring), messages, standing, (allocate, has_room), discarding, presence);
         let (end, ended) = bounded(1);
         let health = Arc::clone(health);
         let builder = std::thread::Builder::new().name(format!("kvtide-log-{number}"));

@@ -286,6 +286,11 @@ pub(crate) fn room(file: &File, offset: u64, bytes: u64) -> Result<(), Errno> {
     }
 }
 
+/// Return the free bytes of the file system of a file.
+pub(crate) fn free_bytes(file: &File) -> Result<u64, Errno> {
+    rustix::fs::fstatvfs(file).map(|vfs| vfs.f_bavail.saturating_mul(vfs.f_frsize))
+}
+
 /// Return the layout of a new store with this capacity.
 fn wanted(settings: &Settings, capacity_bytes: u64) -> Result<Superblock, DiskError> {
     let path = settings.place.path();

@@ -104,7 +104,7 @@ pub enum KeyError {
     #[error("the index log cannot be flushed; purge again")]
     Unflushed,
     /// The disk is out of service.
-    #[error("the disk is out of service; what it holds is unchanged. Purge it when no daemon uses it")]
+    #[error("the disk is out of service and unchanged; stop the daemon, then purge the disk by --disk")]
     OutOfService,
     /// A sector of the key area could not be read, written or flushed.
     #[error("cannot {tried} the key area at offset {offset}: {source}")]
