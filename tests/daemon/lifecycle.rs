@@ -99,7 +99,13 @@ fn what_an_engine_has_let_go_of_another_gets_when_it_asks() {
     // A detached engine's memory is available to the next engine, even before the daemon's threads have processed the detach.
     for n in 4..40 {
         drop(std::mem::replace(&mut third, Raw::attach_as(daemon.socket(), &other(n)).unwrap()));
-        assert_eq!(fill(&mut third), held, "follower {n}");
+        let asked = Instant::now();
+        let mut got = fill(&mut third);
+        // A thread that the machine did not run for so long counts as hung; what it holds is there for the next request.
+        if got == 0 && asked.elapsed() >= HUNG {
+            got = fill(&mut third);
+        }
+        assert_eq!(got, held, "follower {n} after {:?}: {}", asked.elapsed(), daemon.log());
     }
     // An engine that was rejected gets memory once some is free.
     drop(third);
@@ -108,6 +114,9 @@ fn what_an_engine_has_let_go_of_another_gets_when_it_asks() {
         assert!(Instant::now() < deadline, "still rejected: {}", daemon.log());
     }
 }
+
+/// How long the daemon waits for a space's answer about its idle memory.
+const HUNG: Duration = Duration::from_millis(500);
 
 /// Park four blocks of a sequence, or drop it on failure. Return the status.
 fn park(raw: &mut Raw, seq: u32) -> Status {
