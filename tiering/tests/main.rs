@@ -9,6 +9,7 @@ mod calls;
 mod ending;
 mod evict;
 mod faults;
+mod feed;
 mod first;
 mod guarantee;
 mod heal;

@@ -1,12 +1,14 @@
 //! Load: copies blocks of a lease, or of any sequence, into an engine's own memory. Fetch: only reads them into host, ahead of a
-//! load.
+//! load. Load hashed: copies cached blocks into a relay's memory, which changes as little as possible for engines.
 
 use super::block_copies::{BlockCopy, Sent};
 use crate::actions::{ActionBuf, LIST_MAX};
-use crate::api::{IoClass, NONE, SeqId, Status};
+use crate::api::{BlockId, IoClass, NONE, SeqId, Status};
 use crate::counters::Reason;
+use crate::pages::ShardCopy;
 use crate::plan::{Take, Want};
 use crate::requests::{Op, Phase, Work};
+use crate::sequences::HASHES_MAX;
 use crate::sessions::{JobRec, Task};
 use crate::space::{Core, Who};
 
@@ -65,18 +67,60 @@ impl Core {
         self.sessions[usize::from(s)].ops.enter(op, Phase::Copying);
     }
 
+    /// Copy cached blocks, each whole, into the blocks `engine` of a relay.
+    pub(crate) fn load_hashed(&mut self, who: Who, hashes: &[u128], engine: &[u32], due: u64) {
+        let s = who.session;
+        if hashes.is_empty() || hashes.len() != engine.len() || engine.contains(&NONE) {
+            return self.complete(who, Status::Invalid, 0);
+        }
+        if hashes.len() > HASHES_MAX {
+            return self.complete(who, Status::Limit, 0);
+        }
+        if !self.sessions[usize::from(s)].copies.fit(hashes.len()) {
+            return self.complete(who, Status::Again, 0);
+        }
+        let Some(op) = self.new_op(who, Op { work: Work::LoadHashed, ..Op::default() }, due) else { return };
+        for (index, (&hash, &engine)) in (0u32..).zip(hashes.iter().zip(engine)) {
+            let found = self.block_of(s, hash);
+            let mut copy = BlockCopy { block: NONE, engine, index, ..BlockCopy::default() };
+            match found {
+                Ok(block) => {
+                    self.add_in_flight(block);
+                    copy.block = block;
+                }
+                Err(status) => copy.status = Some(status),
+            }
+            let session = &mut self.sessions[usize::from(s)];
+            session.copies.push(&mut session.ops.recs[op as usize].copies, copy);
+        }
+        self.sessions[usize::from(s)].ops.enter(op, Phase::Copying);
+    }
+
+    /// Return the block of a hash in the session's shard. An entry that is only on NVMe gets one.
+    fn block_of(&mut self, s: u16, hash: u128) -> Result<BlockId, Status> {
+        let shard = self.sessions[usize::from(s)].shard;
+        let c = self.index.find(hash).filter(|&c| self.is_whole(c)).ok_or(Status::NotFound)?;
+        match self.copy_of(c, shard) {
+            Some(ShardCopy::Block(b)) => Ok(b),
+            Some(ShardCopy::IndexOnly(at)) => self.give_block(c, at).ok_or(Status::NoSpace),
+            Some(ShardCopy::End) | None => Err(Status::NotFound),
+        }
+    }
+
     /// Send the next page of a block to load, or read it into host.
     pub(super) fn scatter_next(&mut self, s: u16, op: u32, at: u32, buf: &mut ActionBuf) -> Sent {
         let copy = self.sessions[usize::from(s)].copies[at];
-        let ending = self.sessions[usize::from(s)].ops[op].ending;
+        let Op { ending, work, .. } = self.sessions[usize::from(s)].ops[op];
+        let by_hash = work == Work::LoadHashed;
         let page = self.geo.page(copy.block, copy.plane);
         let state = self.pages[page as usize];
         if ending {
             return Sent::Never(self.sessions[usize::from(s)].ops[op].status);
         }
         if state.out_of_window() {
-            // Out of window: the lease's prefix does not need it. In a plane without windows the page was dropped for good.
-            let left = self.geo.windowed.contains(&copy.plane);
+            // Out of window: the lease's prefix does not need it. In a plane without windows the page was dropped for good. Who reads
+            // by hash keeps the block for readers of any prefix.
+            let left = self.geo.windowed.contains(&copy.plane) && !by_hash;
             return if left { Sent::Yes } else { Sent::Never(Status::Lost) };
         }
         if state.host != NONE {
@@ -95,13 +139,13 @@ impl Core {
         }
         if self.only_on_disk(page) {
             let (class, reason, take) = match copy.engine {
-                NONE => (IoClass::Prefetch, Reason::Scheduled, Take::Spare),
+                _ if by_hash || copy.engine == NONE => (IoClass::Prefetch, Reason::Scheduled, Take::Spare),
                 _ => (IoClass::Demand, Reason::Request, Take::Any),
             };
             self.sessions[usize::from(s)].copies[at].from_nvme = true;
             let planes = (0, self.geo.planes.len() as u16);
             let fetch = self.read_in(page, Want { class, reason, take, planes }, buf);
-            let never = fetch == crate::plan::Fetch::NoFrame && copy.engine == NONE;
+            let never = fetch == crate::plan::Fetch::NoFrame && class == IoClass::Prefetch;
             return if never { Sent::Never(Status::NoSpace) } else { Sent::Later };
         }
         self.fetch_from_elsewhere(page, buf);
@@ -110,7 +154,9 @@ impl Core {
 
     /// Record the end of the copy of one page into an engine's block.
     pub(super) fn page_scattered(&mut self, s: u16, job: JobRec, ok: bool, status: Status) {
-        if ok && self.host.set_read_ahead(job.host, false) {
+        let by_hash = self.sessions[usize::from(s)].ops[job.op].work == Work::LoadHashed;
+        // What is read ahead for a relay is not a prefetch.
+        if ok && self.host.set_read_ahead(job.host, false) && !by_hash {
             self.counters.prefetch_used += 1;
             self.sessions[usize::from(s)].copies[job.copy].from_nvme = true;
         }

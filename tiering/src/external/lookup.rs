@@ -79,7 +79,8 @@ impl Core {
         true
     }
 
-    fn is_whole(&self, c: u32) -> bool {
+    /// Return whether all shards have their part of an entry: lookups find it.
+    pub(super) fn is_whole(&self, c: u32) -> bool {
         self.index.copies(c).all == self.cfg.shards
     }
 
@@ -262,6 +263,7 @@ impl Core {
         session.leases += 1;
         session.lease_ends_at = session.lease_ends_at.min(until);
         self.set_timer(until);
+        self.announce_used(s, seq, self.sessions[usize::from(s)].seqs[seq as usize].blocks);
         let (mut host, mut nvme, mut elsewhere) = (0u32, 0u32, 0u32);
         for index in 0..self.sessions[usize::from(s)].seqs[seq as usize].blocks {
             let (mut absent, mut far) = (false, false);

@@ -5,6 +5,7 @@
 //! - `load`: copies leased blocks into the engine's memory, or only reads them into host
 //! - `store`: copies the engine's blocks into new blocks, which become findable when all their pages have arrived
 //! - `hits`: counts what lookups asked for and found, and what loads brought
+//! - `feed`: events and listings of the cache for relays
 //! - `copies`: the blocks of such requests, and the jobs that copy them
 //!
 //! A lease is a sequence that holds the blocks of a prefix and ends by itself at its expiry time. A request that copies ends,
@@ -13,12 +14,14 @@
 //! Called by `space`. It uses the tables of `pages` and `sessions`, and does not depend on tier 0.
 
 mod block_copies;
+mod feed;
 mod hits;
 mod load;
 mod lookup;
 mod store;
 
 pub(crate) use block_copies::BlockCopies;
+pub(crate) use feed::Feed;
 use hits::From;
 pub(crate) use lookup::{LEASE_AGAIN_US, LEASE_WORDS, Lease};
 pub(crate) use store::Store;

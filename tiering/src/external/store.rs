@@ -210,6 +210,7 @@ impl Core {
         };
         // Published blocks may move to another list.
         while self.pop_chain(s, op).is_some() {}
+        self.note_relayed(s, true);
         let mut at = rec.copies.head;
         while at != NONE {
             let copy = self.sessions[usize::from(s)].copies[at];
@@ -224,6 +225,7 @@ impl Core {
             self.sessions[usize::from(s)].copies[at].status = why;
             at = copy.links.next;
         }
+        self.note_relayed(s, false);
         // Published blocks stay cached, the others are freed. The deepest comes first, so that a prefix outlives its descendants.
         let mut at = rec.copies.tail;
         while at != NONE {

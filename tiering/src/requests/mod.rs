@@ -45,8 +45,14 @@ pub(crate) enum Work {
     Load,
     /// Read blocks into host memory.
     Fetch,
+    /// Copy blocks by their hashes into a relay's own memory.
+    LoadHashed,
     /// Copy blocks out of the engine's own memory into new blocks.
     Store,
+    /// Wait for events of the feed.
+    Follow,
+    /// List a part of what is cached.
+    List,
 }
 
 /// Phase of a pending request. Each phase has its own list.
@@ -65,6 +71,8 @@ pub(crate) enum Phase {
     Persisting,
     /// A resize that waits for frames to become empty.
     Resizing,
+    /// Waits for an event of the feed.
+    Following,
     /// Copies between host and an engine's own memory.
     Copying,
     /// All jobs are sent; waits until `pending` is 0.
@@ -101,7 +109,7 @@ pub(crate) struct Op {
     pub lane: u16,
     /// Publish: the number of the flush that it waits for, counted from 1. Fault: the position.
     pub use_pos: u64,
-    /// Truncate, fork: tokens of the result. Park: due time in microseconds. Publish: the level.
+    /// Truncate, fork: tokens of the result. Park: due time in microseconds. Publish: the level. Follow: number of the event. List: the cursor.
     pub tokens: u64,
     /// Attach prefix: a lookup has counted what was found.
     pub looked_up: bool,
@@ -116,9 +124,9 @@ pub(crate) struct Op {
     pub source: u32,
     /// Resume: its blocks count as unsealed again. Resize: the class has its new size.
     pub started: bool,
-    /// Load, fetch, store: copies of the request; after the end, those that failed.
+    /// Load, fetch, load hashed, store: copies of the request; after the end, those that failed.
     pub copies: List,
-    /// Load, fetch, store: the request ends with `status` when none of its jobs is in flight.
+    /// Load, fetch, load hashed, store: the request ends with `status` when none of its jobs is in flight.
     pub ending: bool,
     /// Store: hash of the parent of its first block; 0: none.
     pub parent: u128,
@@ -188,6 +196,7 @@ pub(crate) struct Ops {
     pub faults: List,
     pub persisting: List,
     pub resizing: List,
+    pub following: List,
     pub copying: List,
     jobs: List,
     pub ready: List,
@@ -218,6 +227,7 @@ impl Ops {
             Phase::Fault => &mut self.faults,
             Phase::Persisting => &mut self.persisting,
             Phase::Resizing => &mut self.resizing,
+            Phase::Following => &mut self.following,
             Phase::Copying => &mut self.copying,
             Phase::Jobs => &mut self.jobs,
             Phase::Ready => &mut self.ready,

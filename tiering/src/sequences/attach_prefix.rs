@@ -155,6 +155,9 @@ impl Core {
         let tokens = u64::from(rec.first + rec.count) * self.geo.page_tokens;
         let q = self.seq_mut(s, rec.seq);
         (q.busy, q.tokens) = (0, tokens);
+        if rec.count > 0 {
+            self.announce_used(s, rec.seq, rec.first + rec.count);
+        }
         self.count_attached(s, rec.seq, (rec.first, rec.count), rec.looked_up);
         (Status::Ok, u64::from(rec.count))
     }

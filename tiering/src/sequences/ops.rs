@@ -1,7 +1,7 @@
 //! Phases of pending requests, independent of their kind.
 
 use crate::actions::ActionBuf;
-use crate::api::{Action, NONE, SeqId, Status};
+use crate::api::{Action, FeedEvent, NONE, SeqId, Status};
 use crate::external::LEASE_WORDS;
 use crate::requests::{Op, Phase, Work};
 use crate::sequences::Seq;
@@ -88,9 +88,9 @@ impl Core {
             Work::Acquire => self.undo_acquire(s, op),
             Work::Resize => self.undo_resize(s, op),
             Work::Lease => self.undo_lease(s, rec.seq),
-            Work::Load | Work::Fetch => self.undo_load(s, op),
+            Work::Load | Work::Fetch | Work::LoadHashed => self.undo_load(s, op),
             Work::Store => self.forget_copies(s, op),
-            Work::Reserve | Work::Fault | Work::Declare | Work::Publish | Work::Guarantee => {}
+            Work::Reserve | Work::Fault | Work::Declare | Work::Publish | Work::Guarantee | Work::Follow | Work::List => {}
         }
     }
 
@@ -116,9 +116,16 @@ impl Core {
             Work::Guarantee => self.admit_guarantee(s, op),
             Work::Lease => self.admit_lease(),
             Work::Store => self.admit_store(s, op),
-            Work::Park | Work::Acquire | Work::Fault | Work::Declare | Work::Publish | Work::Load | Work::Fetch => {
-                Admit::Yes
-            }
+            Work::Park
+            | Work::Acquire
+            | Work::Fault
+            | Work::Declare
+            | Work::Publish
+            | Work::Load
+            | Work::Fetch
+            | Work::LoadHashed
+            | Work::Follow
+            | Work::List => Admit::Yes,
         };
         let work = self.sessions[usize::from(s)].ops[op].work;
         match decision {
@@ -159,7 +166,10 @@ impl Core {
                 | Work::Lease
                 | Work::Load
                 | Work::Fetch
-                | Work::Store => Next::AllSent,
+                | Work::LoadHashed
+                | Work::Store
+                | Work::Follow
+                | Work::List => Next::AllSent,
             };
             match next {
                 Next::Sent | Next::Over => {}
@@ -200,7 +210,9 @@ impl Core {
         let rec = self.sessions[usize::from(s)].ops[op];
         let words = match rec.work {
             Work::Lease => LEASE_WORDS,
-            Work::Load | Work::Fetch | Work::Store => rec.copies.len,
+            Work::Load | Work::Fetch | Work::LoadHashed | Work::Store => rec.copies.len,
+            Work::Follow => FeedEvent::WORDS as u32,
+            Work::List => 2 * FeedEvent::WORDS as u32,
             _ => rec.blocks.len.max(rec.count),
         };
         if buf.words_room() < words as usize {
@@ -218,7 +230,9 @@ impl Core {
                 (Status::Ok, 1)
             }
             Work::Lease => self.complete_lease(s, op, buf),
-            Work::Load | Work::Fetch | Work::Store => self.complete_copies(s, op, buf),
+            Work::Load | Work::Fetch | Work::LoadHashed | Work::Store => self.complete_copies(s, op, buf),
+            Work::Follow => self.complete_follow(rec.tokens, buf),
+            Work::List => self.complete_list(rec.tokens, buf),
             // These complete without a list, in `finish_plain`.
             Work::Park
             | Work::Resume

@@ -205,6 +205,7 @@ impl Core {
         if self.blocks[b].refs() > 0 {
             self.index.activate(c);
         }
+        self.announce_stored(c);
     }
 
     /// The index is full: evict the first entry in order to make room for a child of `above`.

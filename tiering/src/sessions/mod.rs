@@ -114,6 +114,8 @@ pub(crate) struct Session {
     pub link: Link,
     /// `approx` sequences and their predictions.
     pub prediction: Prediction,
+    /// It is a relay that follows the feed.
+    pub follows: bool,
     /// Tokens that it asked for, found and loaded.
     pub hits: Hits,
 }

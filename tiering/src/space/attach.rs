@@ -64,6 +64,7 @@ impl Core {
         let lost_us = self.now;
         *session = Session { life: Life::Lost, quarantine, reading, late_frames, lost_us, woken, ..Session::default() };
         self.counters.quarantined_total += u64::from(quarantine.len);
+        self.end_feed(s);
         self.wake_all();
         if harmless {
             // The process cannot write or read any host frame any more.

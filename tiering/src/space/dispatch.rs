@@ -156,6 +156,9 @@ impl Core {
             }
             Request::LoadBlocks { seq, first, engine } => self.load(who, (seq, first), engine, due),
             Request::FetchBlocks { seq, first, count } => self.fetch(who, (seq, first, count), due),
+            Request::Follow { from } => self.follow(who, from, due),
+            Request::ListBlocks { cursor } => self.list_blocks(who, cursor, due),
+            Request::LoadHashed { hashes, engine } => self.load_hashed(who, hashes, engine, due),
             Request::StoreBlocks { first, parent, hashes, engine, level } => {
                 self.store_blocks(who, Store { first, parent, hashes, engine, level }, due);
             }

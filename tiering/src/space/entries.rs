@@ -274,6 +274,7 @@ impl Core {
         loop {
             let leaf = if mutants::on(Mutant::ParentDroppedAlone) { c } else { self.index.leaf_of(c) };
             let mut copy = self.index.recs[leaf as usize].head();
+            self.announce_removed(leaf);
             self.index.remove(leaf);
             while copy != ShardCopy::End {
                 let next = self.copy_after(copy);

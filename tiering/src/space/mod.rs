@@ -65,6 +65,7 @@ use crate::api::{Action, Event, SpaceConfig};
 use crate::config::{Class, Geometry};
 use crate::counters::Counters;
 use crate::error::Error;
+use crate::external::Feed;
 use crate::pages::{Blocks, Disk, Host, Index, LogRequests, Page, Transfers};
 use crate::plan::{Link, Prefetch, WriteBudget};
 use crate::requests::Deadlines;
@@ -124,6 +125,8 @@ pub struct Core {
     pub(crate) drain: Option<reclaim::Drain>,
     /// Number of announced steps over all sessions.
     pub(crate) clock: u32,
+    /// What relays are told of the cache, while one follows.
+    pub(crate) feed: Option<Box<Feed>>,
     pub(crate) counters: Counters,
     pub(crate) trace: Trace,
 }
@@ -175,6 +178,7 @@ impl Core {
             disk_woken: false,
             drain: None,
             clock: 0,
+            feed: None,
             counters: Counters::default(),
             trace: Trace::default(),
             geo,
@@ -283,6 +287,7 @@ impl Core {
             + self.sessions.iter().map(Session::bytes).sum::<usize>()
             + self.deadlines.bytes()
             + self.prefetch.as_ref().map_or(0, |p| p.bytes())
+            + self.feed.as_ref().map_or(0, |feed| feed.bytes())
             + self.actions_out.capacity() * size_of::<Action>()
             + self.woken.capacity() * size_of::<u16>()
     }

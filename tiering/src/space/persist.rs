@@ -182,6 +182,7 @@ impl Core {
             self.publishes_stored(c, shard);
         }
         self.rerecord_subtree(c, shard);
+        self.announce_recorded(c);
     }
 
     /// Continue with the descendants of a shard copy after its record became valid. Index-only descendants were recorded before,

@@ -82,6 +82,7 @@ impl Core {
                 self.disk.drop_block(slot, c, shard, next);
                 self.index.add_copy(c, ShardCopy::IndexOnly(slot));
                 self.counters.restored += 1;
+                self.announce_gap();
             }
             None => {
                 self.counters.restore_refused += 1;

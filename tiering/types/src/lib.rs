@@ -13,6 +13,7 @@ mod codes;
 mod messages;
 
 mod contract;
+mod feed;
 pub mod geometry;
 mod io;
 mod job;
@@ -23,6 +24,7 @@ mod size;
 mod status;
 
 pub use contract::{Advice, Contract};
+pub use feed::FeedEvent;
 pub use geometry::{GeometryError, Plane, PlaneKind};
 pub use io::{IoClass, IoKind};
 pub use job::{HostFrame, Job, JobKind, JobMessage, Victim};

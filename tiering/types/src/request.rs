@@ -109,6 +109,17 @@ messages! {
     /// for want of block ids or memory below tier 0, unless the disks fail. `NoSpace`: `value` = how many blocks could be
     /// guaranteed. Result: `value` = the blocks.
     Guarantee = 27 { blocks @ count: u32 },
+    /// For a relay: wait for events of the space's feed ([`FeedEvent`](crate::FeedEvent)) from number `from` on. The first one of
+    /// a session is answered by [`FeedEvent::Gap`](crate::FeedEvent::Gap), whatever its number. `TimedOut`: nothing has happened.
+    /// Result: `value` = number of the event after the last one returned; list = events.
+    Follow = 28 { from @ value: u64 },
+    /// For a relay: return a part of what is cached, as events that would have led to it. A block that comes or goes meanwhile may
+    /// be missing or not; the feed tells. `cursor`: 0, or the value of the result before. Result: `value` = the next cursor, 0:
+    /// this was the last part; list = events.
+    ListBlocks = 29 { cursor @ value: u64 },
+    /// For a relay: copy cached blocks into blocks of its own memory, without a lease and without counting as a use. A block of
+    /// which any page is missing fails, also one that no attention would read. Result as for [`Request::LoadBlocks`].
+    LoadHashed = 30 { hashes @ hashes: &'a [Hash], engine @ counted: &'a [u32] },
 }
 
 mod place {
