@@ -55,7 +55,8 @@ fn drain(args: &DrainArgs) -> Result<ExitCode, Error> {
     let mut waiting = Waiting::new();
     let left = loop {
         let (_, status, _) = args.which.status()?;
-        let left: Vec<SessionInfo> = status.sessions.into_iter().filter(|session| session.live).collect();
+        let left: Vec<SessionInfo> =
+            status.sessions.into_iter().filter(|session| session.live && !session.relay).collect();
         let remaining = timeout.saturating_sub(began.elapsed());
         if left.is_empty() || remaining.is_zero() {
             break left;

@@ -267,7 +267,8 @@ fn blocks_are_read_by_their_hashes_and_nothing_changes() {
     w.ok(RELAY, Request::LoadHashed { hashes: &[1, 2], engine: &[8, 9] });
     assert_eq!([8, 9].map(|block| w.read_engine(RELAY, block, 0)), [Some(cold[0][0]), Some(cold[1][0])]);
     assert_eq!(w.core.counters().prefetch_used, 0, "it is not a prefetch");
-    let invalid = [Request::LoadHashed { hashes: &[], engine: &[] }, Request::LoadHashed { hashes: &[1], engine: &[NONE] }];
+    let invalid =
+        [Request::LoadHashed { hashes: &[], engine: &[] }, Request::LoadHashed { hashes: &[1], engine: &[NONE] }];
     invalid.into_iter().for_each(|request| assert_eq!(w.call(RELAY, request).status, Status::Invalid));
 }
 

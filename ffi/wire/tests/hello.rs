@@ -3,8 +3,8 @@
 
 use kvtide_wire::geometry::{PLANES_MAX, Plane, PlaneKind, classes};
 use kvtide_wire::hello::{
-    Detach, Disconnect, FromDaemon, Hello, IDENTITY_BYTES_MAX, Limits, MESSAGE_MAX, Slab, SlabGone, TOKEN_BYTES_MAX,
-    TOKEN_BYTES_MIN, Token, Welcome, claimed_version,
+    Detach, Disconnect, First, FromDaemon, FromWatched, Hello, IDENTITY_BYTES_MAX, Limits, MESSAGE_MAX, Slab, SlabGone,
+    SpaceClosed, SpaceOpened, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, Token, Watch, Watching, Welcome, claimed_version,
 };
 use kvtide_wire::layout::{Shape, VERSION};
 use kvtide_wire::status::Status;
@@ -31,6 +31,8 @@ fn good() -> Hello {
         seqs_max: 10,
         tier0_frames: vec![30, 40],
         mapped_frames: 12,
+        relay: false,
+        local: false,
         token: None,
     }
 }
@@ -137,6 +139,10 @@ fn the_fuzz_targets_seeds_are_of_this_version() {
                 tokens += usize::from(decoded.token.is_some());
             }
             "detach" => assert_eq!(Detach::decode(&bytes), Ok(Detach)),
+            "watch" => assert!(matches!(First::decode(&bytes), Ok(First::Watch(_)))),
+            told @ ("space_opened" | "space_closed" | "watching") => {
+                assert!(FromWatched::decode(&bytes).is_ok(), "{told}");
+            }
             other => assert!(FromDaemon::decode(&bytes).is_ok(), "{other}"),
         }
     }
@@ -216,6 +222,38 @@ fn the_daemons_messages_arrive() {
     let long = Welcome::refusal(Status::Invalid, &"é".repeat(1000));
     let FromDaemon::Welcome(arrived) = decode(&long.encode()) else { panic!("a welcome") };
     assert_eq!(arrived.text, "é".repeat(512), "cut at a character's end");
+}
+
+#[test]
+fn what_a_relay_is_told_arrives_and_its_bounds_are_checked() {
+    let opened = SpaceOpened::of(7, &good());
+    let decode = |bytes: &[u8]| FromWatched::decode(bytes).expect("arrives");
+    assert_eq!(decode(&opened.encode().expect("valid")), FromWatched::Opened(opened.clone()));
+    assert_eq!((opened.space, opened.shards, opened.planes.len()), (7, 4, 2));
+    assert_eq!(decode(&Watching.encode()), FromWatched::Watching);
+    assert_eq!(decode(&SpaceClosed { space: 7 }.encode()), FromWatched::Closed(SpaceClosed { space: 7 }));
+    let refusal = Welcome::refusal(Status::Permission, "no relay");
+    assert_eq!(decode(&refusal.encode()), FromWatched::Refused(Status::Permission, "no relay".into()));
+    assert!(FromWatched::decode(&good().encode().expect("valid")).is_err());
+    for wrong in [
+        SpaceOpened { shards: 0, ..opened.clone() },
+        SpaceOpened { planes: vec![], ..opened.clone() },
+        SpaceOpened { page_tokens: 0, ..opened.clone() },
+        SpaceOpened { name: String::new(), ..opened.clone() },
+    ] {
+        assert!(wrong.encode().is_err(), "{wrong:?}");
+    }
+    let token = Token::new(b"0123456789abcdef0123456789abcdef").expect("long enough");
+    for token in [None, Some(token)] {
+        let watch = Watch { token };
+        assert_eq!(First::decode(&watch.encode()), Ok(First::Watch(watch)));
+    }
+    let relay = Hello { relay: true, tier0_frames: vec![0, 0], mapped_frames: 0, ..good() };
+    assert_eq!(First::decode(&relay.encode().expect("valid")), Ok(First::Hello(relay.clone())));
+    let local = Hello { local: true, ..good() };
+    assert_eq!(First::decode(&local.encode().expect("valid")), Ok(First::Hello(local)));
+    assert!(refused(|h| h.relay = true).contains("frames of a relay is 94, expected 0"));
+    assert!(Hello { local: true, ..relay }.encode().is_err(), "a relay attaches to no local space");
 }
 
 #[test]

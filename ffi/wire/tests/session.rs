@@ -40,6 +40,8 @@ fn hello() -> Hello {
         seqs_max: 10,
         tier0_frames: vec![30],
         mapped_frames: 0,
+        relay: false,
+        local: false,
         token: None,
     }
 }

@@ -3,7 +3,7 @@
 use super::policy::Refusal;
 use crate::session::{Outcome, Registry};
 use kvtide_wire::error::Error as WireError;
-use kvtide_wire::hello::{self, Hello, MESSAGE_MAX, Welcome};
+use kvtide_wire::hello::{self, First, MESSAGE_MAX, Welcome};
 use kvtide_wire::os::socket::{Peer, Received, Socket};
 use kvtide_wire::status::Status;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,10 +26,10 @@ pub(crate) enum Progress {
     Silent,
     /// The peer closed the connection.
     Over,
-    /// A message arrived that is not a valid Hello.
+    /// A message arrived that is not a valid first message.
     Nonsense(Refusal),
-    /// A valid Hello arrived.
-    Hello(Box<Hello>),
+    /// A valid first message arrived.
+    First(Box<First>),
 }
 
 impl Handshake {
@@ -55,8 +55,8 @@ impl Handshake {
         match self.socket.receive(&mut buffer, 0) {
             Ok(Received::Empty) => Progress::Silent,
             Ok(Received::Closed) => Progress::Over,
-            Ok(Received::Message(len, _)) => match Hello::decode(&buffer[..len]) {
-                Ok(hello) => Progress::Hello(Box::new(hello)),
+            Ok(Received::Message(len, _)) => match First::decode(&buffer[..len]) {
+                Ok(first) => Progress::First(Box::new(first)),
                 Err(error) => Progress::Nonsense(refusal_of(&error)),
             },
             Err(error) => {

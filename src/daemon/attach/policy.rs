@@ -17,29 +17,36 @@ pub(crate) struct Refusal {
     pub text: String,
 }
 
-/// Return the index of the peer's domain: by its token if it sent one, else by its uid. An unknown token is refused even if the uid
-/// belongs to a domain.
+/// Return the index of the domain of an engine or a `relay`: by its token if it sent one, else by its uid. An unknown token is
+/// refused even if the uid belongs to a domain.
 pub(crate) fn domain_of(
     domains: &[Domain],
     tokens: &Tokens,
     uid: u32,
     token: Option<&Token>,
+    relay: bool,
 ) -> Result<usize, Refusal> {
     let refusal = |text| Refusal { status: Status::Permission, text };
     if let Some(token) = token {
-        return tokens.domain_of(token).ok_or_else(|| refusal("unknown token".into()));
+        let text = if relay { "not the token of a relay (relay_tokens of a domain)" } else { "unknown token" };
+        return tokens.domain_of(token, relay).ok_or_else(|| refusal(text.into()));
     }
-    domains.iter().position(|domain| domain.uids.contains(&uid)).ok_or_else(|| {
-        refusal(format!(
-            "uid {uid} is not in any domain: add it to the uids of one of the daemon's [[domains]], or attach with a token"
-        ))
+    let belongs = |domain: &Domain| if relay { &domain.relay_uids } else { &domain.uids }.contains(&uid);
+    domains.iter().position(belongs).ok_or_else(|| {
+        let what = if relay {
+            "the relay of any domain: add it to the relay_uids"
+        } else {
+            "in any domain: add it to the uids"
+        };
+        refusal(format!("uid {uid} is not {what} of one of the daemon's [[domains]], or attach with a token"))
     })
 }
 
 /// Return how many of `all` handshake places one user may take: a quarter if its uid belongs to a domain, an eighth if its
 /// processes can attach only by token. If no tokens are configured, a user without a domain is refused before its Hello.
 pub(crate) fn places(domains: &[Domain], tokens: &Tokens, uid: u32, all: usize) -> Result<usize, Refusal> {
-    match domain_of(domains, tokens, uid, None) {
+    let engine = domain_of(domains, tokens, uid, None, false);
+    match engine.or_else(|refusal| domain_of(domains, tokens, uid, None, true).map_err(|_| refusal)) {
         Ok(_) => Ok((all / 4).max(1)),
         Err(_) if !tokens.is_empty() => Ok((all / 8).max(1)),
         Err(refusal) => Err(refusal),
@@ -117,7 +124,8 @@ fn space_config(config: &Config, limits: &Limits, domain: &Domain, hello: &Hello
         planes: hello.planes.clone(),
         shards: hello.shards,
         limits: api::Limits {
-            sessions_max: limits.space_sessions_max,
+            // Beside the engines, each shard has an entry for a relay.
+            sessions_max: limits.space_sessions_max.saturating_add(hello.shards).min(constants::SESSION_ENTRIES_MAX),
             blocks_max,
             seqs_max: limits.seqs_max,
             seq_blocks_max: limits.seq_blocks_max.min(blocks_max),
@@ -198,6 +206,8 @@ mod tests {
             seqs_max: 4,
             tier0_frames: vec![16],
             mapped_frames: 0,
+            relay: false,
+            local: false,
             token: None,
         }
     }
@@ -244,12 +254,17 @@ mod tests {
 
     #[test]
     fn a_stranger_is_told_whom_to_ask() {
-        let (name, tokens) = ("a".into(), vec![]);
-        let domains = [Domain { name, uids: vec![7], tokens, host_bytes: 1, nvme_bytes: 0, sessions_max: 1 }];
-        assert_eq!(domain_of(&domains, &Tokens::default(), 7, None), Ok(0));
-        let refusal = domain_of(&domains, &Tokens::default(), 8, None).unwrap_err();
-        assert_eq!(refusal.status, Status::Permission);
-        assert!(refusal.text.contains("uid 8") && refusal.text.contains("[[domains]]"), "{}", refusal.text);
+        let text = "[[domains]]\nname = \"a\"\nuids = [7]\nrelay_uids = [8]\n";
+        let domains = Config::parse("", text, &Overrides::default(), &machine(8 << 30)).unwrap().domains;
+        let of = |uid, relay| domain_of(&domains, &Tokens::default(), uid, None, relay);
+        assert_eq!((of(7, false), of(8, true)), (Ok(0), Ok(0)));
+        for (uid, relay, key) in [(8, false, "the uids"), (7, true, "the relay_uids"), (9, true, "the relay_uids")] {
+            let refusal = of(uid, relay).unwrap_err();
+            assert_eq!(refusal.status, Status::Permission);
+            let named = [&format!("uid {uid}"), "[[domains]]", key].iter().all(|part| refusal.text.contains(part));
+            assert!(named, "{}", refusal.text);
+        }
+        assert_eq!(places(&domains, &Tokens::default(), 8, 64), Ok(16), "a relay connects too");
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub(crate) struct Tokens {
 
 struct Known {
     domain: u32,
+    relay: bool,
     hash: [u8; 32],
     file: PathBuf,
 }
@@ -34,18 +35,23 @@ impl Tokens {
     /// Read the token files of all domains.
     pub fn load(domains: &[Domain]) -> Result<Tokens, Error> {
         let mut tokens = Tokens::default();
-        for (domain, file) in (0..).zip(domains).flat_map(|(i, domain)| domain.tokens.iter().map(move |file| (i, file)))
-        {
-            let hash = hash(&read(file)?);
-            if let Some(other) = tokens.known.iter().find(|known| known.hash == hash) {
-                return Err(refused(
-                    file,
-                    format!("same token as {}; give each file its own token", other.file.display()),
-                ));
+        for (domain, settings) in (0..).zip(domains) {
+            let engines = settings.tokens.iter().map(|file| (file, false));
+            for (file, relay) in engines.chain(settings.relay_tokens.iter().map(|file| (file, true))) {
+                tokens.add(domain, relay, file)?;
             }
-            tokens.known.push(Known { domain, hash, file: file.clone() });
         }
         Ok(tokens)
+    }
+
+    fn add(&mut self, domain: u32, relay: bool, file: &Path) -> Result<(), Error> {
+        let hash = hash(&read(file)?);
+        if let Some(other) = self.known.iter().find(|known| known.hash == hash) {
+            let why = format!("same token as {}; give each file its own token", other.file.display());
+            return Err(refused(file, why));
+        }
+        self.known.push(Known { domain, relay, hash, file: file.into() });
+        Ok(())
     }
 
     /// Return true if no token is configured for any domain.
@@ -53,12 +59,12 @@ impl Tokens {
         self.known.is_empty()
     }
 
-    /// Return the index of the domain that a token belongs to.
-    pub fn domain_of(&self, token: &Token) -> Option<usize> {
+    /// Return the index of the domain that a token belongs to. A relay's token serves no engine, and an engine's no relay.
+    pub fn domain_of(&self, token: &Token, relay: bool) -> Option<usize> {
         let shown = hash(token);
         let (mut found, mut domain) = (Choice::from(0), 0u32);
         for known in &self.known {
-            let equal = known.hash.ct_eq(&shown);
+            let equal = known.hash.ct_eq(&shown) & Choice::from(u8::from(known.relay == relay));
             domain.conditional_assign(&known.domain, equal);
             found |= equal;
         }
@@ -141,7 +147,17 @@ mod tests {
     }
 
     fn domain(name: &str, tokens: Vec<PathBuf>) -> Domain {
-        Domain { name: name.into(), uids: vec![], tokens, host_bytes: 1, nvme_bytes: 0, sessions_max: 1 }
+        let (uids, relay_uids, relay_tokens) = Default::default();
+        Domain {
+            name: name.into(),
+            uids,
+            tokens,
+            relay_uids,
+            relay_tokens,
+            host_bytes: 1,
+            nvme_bytes: 0,
+            sessions_max: 1,
+        }
     }
 
     fn token(secret: &str) -> Token {
@@ -154,14 +170,18 @@ mod tests {
         let others = [format!("1{}", &SECRET[1..]), format!("{}x", &SECRET[..31])];
         let a = vec![dir.file("a", SECRET, 0o600), dir.file("a2", &format!(" {}\n", others[0]), 0o440)];
         let b = vec![dir.file("b", &others[1], 0o640)];
-        let tokens = Tokens::load(&[domain("a", a), domain("none", vec![]), domain("b", b)]).unwrap();
-        assert_eq!(tokens.domain_of(&token(SECRET)), Some(0));
-        assert_eq!(tokens.domain_of(&token(&others[0])), Some(0));
-        assert_eq!(tokens.domain_of(&token(&others[1])), Some(2));
+        let relay = "relay-relay-relay-relay-relay-relay";
+        let b = Domain { relay_tokens: vec![dir.file("relay", relay, 0o600)], ..domain("b", b) };
+        let tokens = Tokens::load(&[domain("a", a), domain("none", vec![]), b]).unwrap();
+        let of = |secret: &str| [false, true].map(|relay| tokens.domain_of(&token(secret), relay));
+        assert_eq!(of(SECRET), [Some(0), None]);
+        assert_eq!(of(&others[0]), [Some(0), None]);
+        assert_eq!(of(&others[1]), [Some(2), None]);
+        assert_eq!(of(relay), [None, Some(2)], "a relay is no engine");
         for wrong in [format!("{SECRET}0"), format!("{}y", &SECRET[..31]), "x".repeat(512)] {
-            assert_eq!(tokens.domain_of(&token(&wrong)), None);
+            assert_eq!(of(&wrong), [None, None]);
         }
-        assert_eq!(Tokens::default().domain_of(&token(SECRET)), None);
+        assert_eq!(Tokens::default().domain_of(&token(SECRET), false), None);
     }
 
     #[test]

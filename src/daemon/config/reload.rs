@@ -70,7 +70,13 @@ impl Config {
 
 fn domains(running: &[Domain], new: &[Domain]) -> Vec<Domain> {
     let named = |list: &[Domain], name: &str| list.iter().find(|domain| domain.name == name).cloned();
-    let closed = |domain: &Domain| Domain { uids: Vec::new(), tokens: Vec::new(), ..domain.clone() };
+    let closed = |domain: &Domain| Domain {
+        uids: Vec::new(),
+        tokens: Vec::new(),
+        relay_uids: Vec::new(),
+        relay_tokens: Vec::new(),
+        ..domain.clone()
+    };
     let kept = running.iter().map(|domain| named(new, &domain.name).unwrap_or_else(|| closed(domain)));
     let added = new.iter().filter(|domain| named(running, &domain.name).is_none()).cloned();
     kept.chain(added).collect()

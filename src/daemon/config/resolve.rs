@@ -288,6 +288,8 @@ fn domains(config: &mut Config, origins: &mut Origins<'_>) -> Result<(), ConfigE
             name: "default".into(),
             uids: vec![rustix::process::geteuid().as_raw()],
             tokens: Vec::new(),
+            relay_uids: Vec::new(),
+            relay_tokens: Vec::new(),
             host_bytes,
             nvme_bytes,
             sessions_max,
@@ -303,8 +305,8 @@ fn domains(config: &mut Config, origins: &mut Origins<'_>) -> Result<(), ConfigE
         origins.derived(nvme_key, ByteSize(nvme_bytes));
     }
     let mut names: HashMap<&str, usize> = HashMap::new();
-    let mut owners: HashMap<u32, usize> = HashMap::new();
-    let mut tokens: HashMap<&Path, usize> = HashMap::new();
+    let mut owners: HashMap<(&str, u32), usize> = HashMap::new();
+    let mut tokens: HashMap<&Path, (usize, &str)> = HashMap::new();
     for (index, domain) in config.domains.iter().enumerate() {
         one_domain(index, domain, origins)?;
         let key = |index: usize, field: &str| format!("domains[{index}].{field}");
@@ -312,16 +314,20 @@ fn domains(config: &mut Config, origins: &mut Origins<'_>) -> Result<(), ConfigE
             let rule = "domain names must be unique";
             return Err(origins.contradiction(&key(index, "name"), &key(other, "name"), rule));
         }
-        for uid in &domain.uids {
-            if let Some(other) = owners.insert(*uid, index) {
-                let rule = format!("uid {uid} can belong to one domain only; list it once");
-                return Err(origins.contradiction(&key(index, "uids"), &key(other, "uids"), rule));
+        for (field, uids) in [("uids", &domain.uids), ("relay_uids", &domain.relay_uids)] {
+            for uid in uids {
+                if let Some(other) = owners.insert((field, *uid), index) {
+                    let rule = format!("uid {uid} can belong to one domain only; list it once");
+                    return Err(origins.contradiction(&key(index, field), &key(other, field), rule));
+                }
             }
         }
-        for path in &domain.tokens {
-            if let Some(other) = tokens.insert(path, index) {
-                let rule = format!("{} can belong to one domain only; list it once", path.display());
-                return Err(origins.contradiction(&key(index, "tokens"), &key(other, "tokens"), rule));
+        for (field, paths) in [("tokens", &domain.tokens), ("relay_tokens", &domain.relay_tokens)] {
+            for path in paths {
+                if let Some((other, of)) = tokens.insert(path, (index, field)) {
+                    let rule = format!("{} can belong to one domain and one role only; list it once", path.display());
+                    return Err(origins.contradiction(&key(index, field), &key(other, of), rule));
+                }
             }
         }
     }
@@ -356,11 +362,13 @@ fn one_domain(index: usize, domain: &Domain, origins: &Origins<'_>) -> Result<()
         let rule = "a domain needs a uid or a token; without them no client can attach";
         return Err(origins.contradiction(&key("uids"), &key("tokens"), rule));
     }
-    if domain.tokens.len() > constants::TOKENS_MAX {
-        return Err(origins.wrong(&key("tokens"), format_args!("at most {} files", constants::TOKENS_MAX)));
-    }
-    if !domain.tokens.iter().all(|path| path.is_absolute()) {
-        return Err(origins.wrong(&key("tokens"), "absolute paths"));
+    for (field, paths) in [("tokens", &domain.tokens), ("relay_tokens", &domain.relay_tokens)] {
+        if paths.len() > constants::TOKENS_MAX {
+            return Err(origins.wrong(&key(field), format_args!("at most {} files", constants::TOKENS_MAX)));
+        }
+        if !paths.iter().all(|path| path.is_absolute()) {
+            return Err(origins.wrong(&key(field), "absolute paths"));
+        }
     }
     Ok(())
 }

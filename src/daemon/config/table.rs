@@ -407,6 +407,10 @@ section! {
         /// Token files. A process with such a token belongs to the domain, whatever its uid. A token file holds 32 to 512 bytes and
         /// belongs to root or to the daemon's user. Its group must not write it, and others must not access it (mode 0640 at most).
         tokens: Vec<PathBuf> = Vec::new(), example "[\"/etc/kvtide/tenant-a.token\"]", effect Now;
+        /// User ids of its relays: processes that may see which blocks the domain's spaces have, and copy them. None by default.
+        relay_uids: Vec<u32> = Vec::new(), example "[990]", effect Now;
+        /// Token files of its relays, as `tokens`. A relay's token serves no engine, and an engine's no relay.
+        relay_tokens: Vec<PathBuf> = Vec::new(), example "[\"/etc/kvtide/tenant-a-relay.token\"]", effect Now;
         /// Host memory for all its spaces together.
         host_bytes ("host"): Bytes = ByteSize(0), example "\"2GiB\"", effect Now;
         /// NVMe for all its spaces together.

@@ -2,6 +2,7 @@
 
 use super::Control;
 use crate::attach::{self, Handshake, Places, Progress, Refusal};
+use kvtide_wire::hello::First;
 use kvtide_wire::os::socket::{Listener, Socket};
 use kvtide_wire::status::Status;
 use std::time::{Duration, Instant};
@@ -112,7 +113,10 @@ impl Control {
             Progress::Silent => return Some(handshake),
             Progress::Over => {}
             Progress::Nonsense(refusal) => handshake.refuse(&self.registry, &refusal),
-            Progress::Hello(hello) => self.admit(handshake, *hello),
+            Progress::First(first) => match *first {
+                First::Hello(hello) => self.admit(handshake, hello),
+                First::Watch(watch) => self.watch(handshake, &watch),
+            },
         }
         None
     }

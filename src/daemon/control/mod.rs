@@ -13,6 +13,7 @@ mod orders;
 mod reload;
 mod signals;
 mod spaces;
+mod watchers;
 
 use crate::announce::{RECORDED, say};
 use crate::attach::{self, Handshake, Pending, Refusal, Tokens};
@@ -32,7 +33,7 @@ use identities::Identities;
 use key::Key;
 use kvtide_format::SlotLayout;
 use kvtide_rt::mail::{Address, Mailbox, RetryQueue, mailbox};
-use kvtide_wire::hello::{Hello, Limits};
+use kvtide_wire::hello::{Hello, Limits, Watch};
 use kvtide_wire::layout::Shape;
 use kvtide_wire::os::session::DaemonSide;
 use kvtide_wire::os::socket::Listener;
@@ -44,6 +45,7 @@ use spaces::{RETRY, Spaces};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use watchers::WATCHERS_MAX;
 
 /// Mailbox size for reports: more than two per space.
 const REPORTS: usize = 4096;
@@ -216,6 +218,7 @@ impl Control {
             }
             self.orders.quiet();
             self.take_orders();
+            self.spaces.watchers.drop_closed();
             self.hear_silent();
             self.accept();
             self.keep_socket();
@@ -233,6 +236,7 @@ impl Control {
             fds.extend(self.listener.as_ref().map(|listener| PollFd::new(listener, PollFlags::IN)));
         }
         fds.extend(self.pending.iter().map(|silent| PollFd::new(silent, PollFlags::IN)));
+        fds.extend(self.spaces.watchers.sockets().map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN)));
         let retry = (!flushed).then(|| now + RETRY);
         let due = self.pending.due().into_iter().chain(resumes).chain(retry).chain([self.look_at]).min();
         let left = due.map(|due| due.saturating_duration_since(now));
@@ -250,14 +254,40 @@ impl Control {
             Ok((space, admitted)) => {
                 let (socket, peer, pidfd) = handshake.into_parts();
                 let Admitted { number, side, fds, limits } = admitted;
-                let (shard, mut frames) = (hello.shard, hello.tier0_frames);
+                let (shard, relay, mut frames) = (hello.shard, hello.relay, hello.tier0_frames);
                 if hello.mapped_frames > 0 {
                     frames.extend(vec![hello.mapped_frames; frames.len()]);
                 }
-                let request = AttachRequest { number, socket, peer, pidfd, side, fds, limits, shard, frames };
+                let request = AttachRequest { number, socket, peer, pidfd, side, fds, limits, shard, relay, frames };
                 if !self.spaces.send(space, request) {
                     self.registry.remove(number);
                 }
+            }
+        }
+    }
+
+    /// Tell a relay which spaces of its domain are open, and from now on what changes.
+    fn watch(&mut self, handshake: Handshake, watch: &Watch) {
+        let peer = handshake.peer();
+        let domain = attach::domain_of(&self.config.domains, &self.tokens, peer.uid, watch.token.as_ref(), true);
+        let domain = domain.and_then(|domain| match self.spaces.watchers.len() {
+            WATCHERS_MAX.. => {
+                let text = format!("{WATCHERS_MAX} relays watch the spaces, the maximum");
+                Err(Refusal { status: Status::Limit, text })
+            }
+            _ => Ok(domain),
+        });
+        match domain {
+            Err(refusal) => handshake.refuse(&self.registry, &refusal),
+            Ok(domain) => {
+                let (socket, peer, _) = handshake.into_parts();
+                tracing::info!(
+                    "relay (pid {}, uid {}) watches the spaces of domain {}",
+                    peer.pid,
+                    peer.uid,
+                    self.config.domains[domain].name
+                );
+                self.spaces.watch(socket, domain, peer.pid);
             }
         }
     }
@@ -269,7 +299,7 @@ impl Control {
             return Err(Refusal { status: Status::Daemon, text });
         }
         let peer = handshake.peer();
-        let index = attach::domain_of(&self.config.domains, &self.tokens, peer.uid, hello.token.as_ref())?;
+        let index = attach::domain_of(&self.config.domains, &self.tokens, peer.uid, hello.token.as_ref(), hello.relay)?;
         let domain = &self.config.domains[index];
         if self.is_purging(&domain.name) {
             let text = format!("tenant {:?} is being purged; try again", domain.name);
@@ -282,13 +312,17 @@ impl Control {
             Some(begun) => self.config.limits.in_space(begun),
             None => self.config.limits,
         };
+        if hello.relay && !found.is_some_and(|space| self.spaces.is_open_to_relays(space)) {
+            let text = format!("no engine of domain {:?} has opened such a space to relays", domain.name);
+            return Err(Refusal { status: Status::NotFound, text });
+        }
         let config = attach::admit(&self.config, limits, domain, hello)?;
         let counts = [
             (self.registry.count(None), limits.sessions_max, "limits.sessions_max"),
             (self.registry.count(Some(index)), domain.sessions_max, "the domain's sessions_max"),
         ];
         for (count, max, key) in counts {
-            if count >= max {
+            if count >= max && !hello.relay {
                 let text = format!(
                     "{count} sessions are attached or wait for process exit; at most {max} are allowed ({key})"
                 );
@@ -315,7 +349,7 @@ impl Control {
             }
             None => {
                 let others = self.identities.others(&domain.name, &hello.name, stored);
-                let started = self.spaces.start(key, &hello.name, domain, (config, *limits), others);
+                let started = self.spaces.start(key, hello, domain, (config, *limits), others);
                 started.map_err(|error| system(error.to_string()))?
             }
         };
@@ -331,6 +365,7 @@ impl Control {
             program: attach::program(peer.pid).unwrap_or_default(),
             attached_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
             shard: hello.shard,
+            relay: hello.relay,
             live: true,
         };
         let number = self.registry.add(info);

@@ -1,6 +1,7 @@
 //! The daemon's spaces, by the key that identifies them: domain, geometry, fingerprint.
 
 use super::key::Key;
+use super::watchers::Watchers;
 use super::{Address, AttachRequest, Report, RetryQueue, SpaceMessage};
 use crate::attach;
 use crate::config::{Config, Daemon, Domain, IntegritySample, Limits, constants};
@@ -15,6 +16,8 @@ use kvtide_nvme::Disk;
 use kvtide_tiering::api::SpaceConfig;
 use kvtide_tiering::node::FrameClass;
 use kvtide_wire::geometry::{self, stride};
+use kvtide_wire::hello::{Hello, SpaceOpened};
+use kvtide_wire::os::socket::Socket;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -32,6 +35,8 @@ struct Space {
     key: Key,
     /// The key of its blocks on NVMe.
     stored: SpaceKey,
+    /// What relays are told of it; none if the space stays on this machine.
+    opened: Option<SpaceOpened>,
     /// Limits in force when it started.
     limits: Limits,
     /// Messages to its thread; `limits.sessions_max` bounds how many attach requests can wait here.
@@ -57,6 +62,8 @@ impl Space {
 #[derive(Debug)]
 pub(super) struct Spaces {
     spaces: BTreeMap<u32, Space>,
+    /// Relays that are told of them.
+    pub watchers: Watchers,
     next: u32,
     /// Number of times that a last session left a space.
     left: u64,
@@ -83,6 +90,7 @@ impl Spaces {
         let to_node = RetryQueue::new(node.clone());
         Spaces {
             spaces: BTreeMap::new(),
+            watchers: Watchers::default(),
             next: 1,
             left: 0,
             control,
@@ -121,6 +129,17 @@ impl Spaces {
         self.spaces.iter().find(|(_, space)| space.key == *key && !space.retired).map(|(number, _)| *number)
     }
 
+    /// Return whether relays may attach to a space.
+    pub fn is_open_to_relays(&self, space: u32) -> bool {
+        self.spaces.get(&space).is_some_and(|space| space.opened.is_some())
+    }
+
+    /// Add a relay of a domain that watches.
+    pub fn watch(&mut self, socket: Socket, domain: usize, pid: u32) {
+        let open = self.spaces.values().filter(|space| space.key.domain == domain && !space.retired);
+        self.watchers.add((socket, domain, pid), open.filter_map(|space| space.opened.as_ref()));
+    }
+
     /// Return the limits in force when a space started.
     pub fn limits(&self, space: u32) -> Option<&Limits> {
         self.spaces.get(&space).map(|space| &space.limits)
@@ -149,11 +168,12 @@ impl Spaces {
     pub fn start(
         &mut self,
         key: Key,
-        name: &str,
+        hello: &Hello,
         domain: &Domain,
         (config, limits): (SpaceConfig, Limits),
         others: Vec<OtherSpace>,
     ) -> Result<u32, Error> {
+        let name = hello.name.as_str();
         // Of those that run this thread knows whether they have blocks, of the others the host thread.
         let (mut other_identity, mut others_stored) = (String::new(), Vec::new());
         for other in others {
@@ -207,7 +227,11 @@ impl Spaces {
         self.next += 1;
         self.thread_registry.join(number, SpaceHandle { figures, address: address.clone() });
         let messages = RetryQueue::new(address);
-        let space = Space { key, stored, limits, messages, thread, sent: 0, retired: false, left: None };
+        let opened = (!hello.local).then(|| SpaceOpened::of(number, hello));
+        if let Some(opened) = &opened {
+            self.watchers.opened(key.domain, opened);
+        }
+        let space = Space { key, stored, opened, limits, messages, thread, sent: 0, retired: false, left: None };
         self.spaces.insert(number, space);
         Ok(number)
     }
@@ -217,7 +241,10 @@ impl Spaces {
     pub fn send(&mut self, space: u32, request: AttachRequest) -> bool {
         let Some(space) = self.spaces.get_mut(&space) else { return false };
         space.sent += 1;
-        space.left = None;
+        // A relay does not keep a space.
+        if !request.relay {
+            space.left = None;
+        }
         space.messages.send(SpaceMessage::Attach(Box::new(request)));
         true
     }
@@ -265,6 +292,9 @@ impl Spaces {
                 let Some(space) = self.spaces.remove(&number) else { return };
                 if space.thread.join().is_err() {
                     tracing::error!("space {number}: the core thread panicked; its sessions have ended");
+                }
+                if space.opened.is_some() {
+                    self.watchers.closed(space.key.domain, number);
                 }
                 self.thread_registry.leave(number);
                 self.thread_registry.registry().remove_space(number);
@@ -351,8 +381,17 @@ mod tests {
         let thread = std::thread::spawn(|| ());
         let (key, limits) = (Key::some(), config.limits);
         let (outgoing, left) = (RetryQueue::new(address), Some(1));
-        let space =
-            Space { key, stored: SpaceKey([7; 32]), limits, messages: outgoing, thread, sent: 0, retired: false, left };
+        let space = Space {
+            key,
+            stored: SpaceKey([7; 32]),
+            opened: None,
+            limits,
+            messages: outgoing,
+            thread,
+            sent: 0,
+            retired: false,
+            left,
+        };
         spaces.spaces.insert(1, space);
         (spaces, messages, to_node)
     }

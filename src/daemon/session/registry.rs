@@ -26,6 +26,8 @@ pub struct SessionInfo {
     pub attached_s: u64,
     /// Shard.
     pub shard: u16,
+    /// It is a relay's: it counts for no limit of sessions, and it is not waited for.
+    pub relay: bool,
     /// False after the session ended, while its process or its frames still exist.
     pub live: bool,
 }
@@ -102,9 +104,10 @@ impl Registry {
         self.sessions.remove(&session);
     }
 
-    /// Return the number of sessions of a domain, or of all; ended ones that are not removed yet are included.
+    /// Return the number of engines' sessions of a domain, or of all; ended ones that are not removed yet are included.
     pub fn count(&self, domain: Option<usize>) -> u32 {
-        self.sessions.iter().filter(|entry| domain.is_none_or(|domain| entry.domain == domain)).count() as u32
+        self.sessions.iter().filter(|entry| !entry.relay && domain.is_none_or(|domain| entry.domain == domain)).count()
+            as u32
     }
 
     /// Return all sessions, by number.

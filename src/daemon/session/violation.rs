@@ -59,6 +59,8 @@ pub(crate) enum End {
     },
     /// The daemon shuts down.
     Shutdown,
+    /// The space of a relay closes: no engine uses it.
+    SpaceCloses,
     /// A failure in the daemon that leaves the session without a needed resource.
     System(String),
 }
@@ -71,6 +73,7 @@ impl End {
             End::Violation(violation) => Some((Status::Protocol, violation.to_string())),
             End::Late { .. } => Some((Status::Limit, self.to_string())),
             End::Shutdown => Some((Status::Daemon, "the daemon is shutting down".into())),
+            End::SpaceCloses => Some((Status::NotFound, self.to_string())),
             End::System(what) => Some((Status::System, what.clone())),
         }
     }
@@ -80,6 +83,7 @@ impl std::fmt::Display for End {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             End::Left => f.write_str("detached"),
+            End::SpaceCloses => f.write_str("no engine uses the space any more; it closes"),
             End::Closed => f.write_str("the socket was closed"),
             End::Exited => f.write_str("the process has exited"),
             End::Violation(violation) => write!(f, "protocol violation: {violation}"),

@@ -22,14 +22,16 @@ impl Space {
                 return self.registry.remove(request.number);
             }
         };
-        let AttachRequest { number, socket, peer, pidfd, side, fds, limits, frames, .. } = request;
+        let AttachRequest { number, socket, peer, pidfd, side, fds, limits, frames, relay, .. } = request;
         let welcomed = socket.send(&welcome.encode(), &fds.as_fds());
         let mut session = Session::new(socket, side, limits.shape.jobs);
         let told = self.slabs.notices().try_for_each(|notice| session.notify(notice.clone()));
         self.session_entries
             .take(session_id, AttachedPeer { number, credentials: peer, pidfd, exited: false, session: Some(session) });
         self.new_sessions.push(session_id);
-        self.node.send(NodeMessage::InUse { space: self.number, sessions: true });
+        if !relay {
+            self.node.send(NodeMessage::InUse { space: self.number, sessions: true });
+        }
         self.registry.count_outcome(Outcome::Attached);
         // This is address space in the engine; only the entries of blocks in use take memory.
         let entries = u64::from(limits.blocks_max) * self.page_bytes.len() as u64;
@@ -38,9 +40,10 @@ impl Space {
             false => String::new(),
         };
         tracing::info!(
-            "session {number} (pid {}, uid {}) attached to space {}{tables}",
+            "session {number} (pid {}, uid {}{}) attached to space {}{tables}",
             peer.pid,
             peer.uid,
+            if relay { ", a relay" } else { "" },
             self.number
         );
         if let Err(error) = welcomed {
@@ -48,6 +51,8 @@ impl Space {
         } else if let Err(end) = told {
             self.ending.push((session_id, end));
         }
+        // A relay may have come after the last engine.
+        self.tell_left();
     }
 
     fn admit(&mut self, now_us: u64, request: &AttachRequest) -> Result<(SessionId, Welcome), Refusal> {
@@ -56,8 +61,16 @@ impl Space {
         }
         let mut welcome = Welcome::accept(request.number, request.limits)
             .map_err(|error| Refusal { status: Status::Internal, text: error.to_string() })?;
-        let text = "all session entries of the space are in use (limits.space_sessions_max)".into();
-        let session_id = self.session_entries.free().ok_or(Refusal { status: Status::Limit, text })?;
+        let (free, why) = match request.relay {
+            true => (
+                self.session_entries.free_for_relay(request.shard),
+                "a relay of this shard is attached, or has not exited",
+            ),
+            false => {
+                (self.session_entries.free(), "all session entries of the space are in use (limits.space_sessions_max)")
+            }
+        };
+        let session_id = free.ok_or_else(|| Refusal { status: Status::Limit, text: why.into() })?;
         let lanes = request.limits.shape.lanes;
         let event = Event::Attach { session: session_id, shard: request.shard, lanes, frames: &request.frames };
         let result = self.core.handle(now_us, event, &mut self.actions);

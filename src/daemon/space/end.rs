@@ -28,7 +28,7 @@ impl Space {
                     self.registry.count_outcome(Outcome::Expelled);
                     tracing::warn!("session {number} (pid {pid}) ended: {end}");
                 }
-                End::Left | End::Closed | End::Exited | End::Shutdown => {
+                End::Left | End::Closed | End::Exited | End::Shutdown | End::SpaceCloses => {
                     tracing::info!("session {number} (pid {pid}) ended: {end}")
                 }
             }
@@ -44,13 +44,19 @@ impl Space {
         self.tell_left();
     }
 
-    /// Report once that no session is left, so that the space's host memory and its place can be used by others.
-    fn tell_left(&mut self) {
-        if self.told_left < self.attaches && self.session_entries.sessions().next().is_none() {
+    /// Report once that no engine is left, so that the space's host memory and its place can be used by others.
+    pub(super) fn tell_left(&mut self) {
+        if self.told_left < self.attaches && !self.session_entries.has_engines() {
             self.told_left = self.attaches;
             self.node.send(NodeMessage::InUse { space: self.number, sessions: false });
             self.control.send(Report::Left { space: self.number, attaches: self.attaches });
         }
+    }
+
+    /// End the sessions of relays: the space closes.
+    pub(super) fn end_relays(&mut self) {
+        let relays: Vec<SessionId> = self.session_entries.relays().collect();
+        self.ending.extend(relays.into_iter().map(|relay| (relay, End::SpaceCloses)));
     }
 
     /// Handle the exit of an entry's process: the session ends too.

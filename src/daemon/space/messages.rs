@@ -102,6 +102,8 @@ pub(crate) struct AttachRequest {
     pub limits: Limits,
     /// Its shard.
     pub shard: u16,
+    /// It is a relay.
+    pub relay: bool,
     /// Its tier-0 frames by size class, followed by its mapped frames, if any.
     pub frames: Vec<u32>,
 }

@@ -42,6 +42,8 @@ impl Space {
             }
             SpaceMessage::Drain { until } => {
                 self.drain_until_us = Some(self.clock.of(until));
+                // Relays wait for events, which would take the whole grace period.
+                self.end_relays();
                 self.admit_all(now_us);
             }
             SpaceMessage::Retire => return self.retire(now_us),

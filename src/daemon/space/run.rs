@@ -132,7 +132,7 @@ impl Drop for EndReport {
 fn begin(spec: Spec, messages: &Mailbox<SpaceMessage>, nvme: Nvme, sleeper: Sleeper, figures: Publisher<SpaceStatus>) {
     let end_report = EndReport { number: spec.number, control: spec.control.clone() };
     let page_bytes = spec.config.planes.iter().map(|plane| plane.page_bytes).collect();
-    let session_entries = SessionEntries::new(spec.config.limits.sessions_max);
+    let session_entries = SessionEntries::new(spec.config.limits.sessions_max, spec.config.shards);
     let core = match Core::new(spec.config.clone()) {
         Ok(core) => core,
         Err(error) => return refuse_all(messages, &spec, &error.to_string()),
@@ -378,14 +378,14 @@ impl Space {
         }
     }
 
-    /// End the space unless it has sessions. Return true if it can end now. Pending writes to NVMe are
-    /// finished first.
+    /// End the space unless engines use it. Return true if it can end now. Pending writes to NVMe are finished first.
     pub fn retire(&mut self, now_us: u64) -> bool {
         if self.is_vacant() {
             return true;
         }
-        if self.session_entries.sessions().next().is_none() {
-            tracing::info!("space {}: retired: no session uses it; its blocks on NVMe stay", self.number);
+        if !self.session_entries.has_engines() {
+            tracing::info!("space {}: retired: no engine uses it; its blocks on NVMe stay", self.number);
+            self.end_relays();
             self.retiring = true;
             self.drain_until_us = Some(now_us + RETIRE_US);
         }
@@ -460,6 +460,12 @@ impl Space {
     }
 
     fn tell_vacant(&mut self) {
+        if self.session_entries.relays().next().is_some()
+            && self.session_entries.is_without_engines()
+            && self.core.is_blank()
+        {
+            self.end_relays();
+        }
         if self.told_vacant < self.attaches && self.is_vacant() {
             self.told_vacant = self.attaches;
             self.control.send(Report::Vacant { space: self.number, attaches: self.attaches });

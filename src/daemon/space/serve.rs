@@ -16,7 +16,7 @@ use kvtide_rt::published::Publisher;
 use kvtide_tiering::ActionBuf;
 use kvtide_tiering::Error as CoreError;
 use kvtide_tiering::LIST_MAX;
-use kvtide_tiering::api::{Event, SessionId};
+use kvtide_tiering::api::{Event, Request, SessionId};
 use kvtide_wire::entry::LIST_WORDS;
 use kvtide_wire::lists::List;
 use kvtide_wire::request::{self, Scratch};
@@ -92,6 +92,11 @@ pub(super) struct Space {
     pub retiring: bool,
     /// New entries with descriptors that the sleeper must watch.
     pub new_sessions: Vec<SessionId>,
+}
+
+/// Return whether only relays may send a request: a hash is what a tenant's salts rely on.
+fn is_relays(request: &Request<'_>) -> bool {
+    matches!(request, Request::Follow { .. } | Request::ListBlocks { .. } | Request::LoadHashed { .. })
 }
 
 /// Stats of a space's core thread.
@@ -240,11 +245,13 @@ impl Space {
     fn request(&mut self, session_id: SessionId, channel: usize, now_us: u64) -> Result<bool, Violation> {
         let draining = self.drain_until_us.is_some();
         let Space { session_entries, list, scratch, core, actions, request_times, .. } = self;
+        let relay = session_entries.is_relay(session_id);
         let Some(session) = session_entries.session(session_id) else { return Ok(false) };
         let Some(submission) = session.channels[channel].take(now_us, list)? else { return Ok(false) };
         self.stats.requests += 1;
         let request = match request::decode(&submission, list.words(), scratch) {
             _ if draining => Err(Status::Daemon),
+            Ok(request) if !relay && is_relays(&request) => Err(Status::Permission),
             request => request,
         };
         match request {

@@ -44,19 +44,48 @@ pub(crate) struct SessionEntries {
     entries: Vec<SessionEntry>,
     /// Slots with a live session, in no order.
     live: Vec<SessionId>,
+    /// Entries below this one are for engines; each shard has one behind them for a relay.
+    engines: SessionId,
 }
 
 impl SessionEntries {
-    /// Create `count` free entries.
-    pub fn new(count: u16) -> SessionEntries {
+    /// Create `count` free entries, the last ones for the relays of `shards` shards.
+    pub fn new(count: u16, shards: u16) -> SessionEntries {
         let entries = (0..count).map(|_| SessionEntry::Free).collect();
-        SessionEntries { entries, live: Vec::with_capacity(usize::from(count)) }
+        SessionEntries { entries, live: Vec::with_capacity(usize::from(count)), engines: count.saturating_sub(shards) }
     }
 
-    /// Return the first free entry.
+    /// Return the entry for a relay of a shard, if it is free.
+    pub fn free_for_relay(&self, shard: u16) -> Option<SessionId> {
+        let session_id = self.engines.checked_add(shard)?;
+        matches!(self.entries.get(usize::from(session_id)), Some(SessionEntry::Free)).then_some(session_id)
+    }
+
+    /// Return whether an entry is a relay's.
+    pub fn is_relay(&self, session_id: SessionId) -> bool {
+        session_id >= self.engines
+    }
+
+    /// Return whether an engine has a live session.
+    pub fn has_engines(&self) -> bool {
+        self.live.iter().any(|&live| !self.is_relay(live))
+    }
+
+    /// Return the live sessions of relays.
+    pub fn relays(&self) -> impl Iterator<Item = SessionId> {
+        self.live.iter().copied().filter(|&live| self.is_relay(live))
+    }
+
+    /// Return whether no engine has an entry.
+    pub fn is_without_engines(&self) -> bool {
+        self.entries.iter().take(usize::from(self.engines)).all(|entry| matches!(entry, SessionEntry::Free))
+    }
+
+    /// Return the first free entry for an engine.
     pub fn free(&self) -> Option<SessionId> {
         self.entries
             .iter()
+            .take(usize::from(self.engines))
             .position(|entry| matches!(entry, SessionEntry::Free))
             .map(|session_id| session_id as SessionId)
     }

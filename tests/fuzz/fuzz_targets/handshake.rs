@@ -1,14 +1,15 @@
-//! Any datagram as a Hello, as a Detach or as a message of the daemon: decoded, or an error text. A decoded message encodes to
+//! Any datagram as a first message, as a Detach or as a message of the daemon: decoded, or an error text. A decoded message encodes to
 //! the same bytes, so no byte is ignored and no message has two forms.
 #![no_main]
 
-use kvtide_wire::hello::{self, Detach, FromDaemon, Hello};
+use kvtide_wire::hello::{self, Detach, First, FromDaemon, FromWatched};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     let _ = hello::claimed_version(bytes);
-    match Hello::decode(bytes) {
-        Ok(hello) => {
+    match First::decode(bytes) {
+        Ok(First::Watch(watch)) => assert_eq!(*watch.encode(), bytes),
+        Ok(First::Hello(hello)) => {
             assert_eq!(hello.encode().expect("it was checked"), bytes);
             let classes = kvtide_wire::geometry::classes(&hello.planes);
             assert_eq!(classes.len(), hello.tier0_frames.len());
@@ -29,6 +30,13 @@ fuzz_target!(|bytes: &[u8]| {
         Ok(FromDaemon::Slab(m)) => assert_eq!(m.encode().expect("it was checked"), bytes),
         Ok(FromDaemon::SlabGone(m)) => assert_eq!(m.encode(), bytes),
         Ok(FromDaemon::Disconnect(m)) => assert_eq!(m.encode(), bytes),
+        Err(e) => assert!(!e.to_string().is_empty()),
+    }
+    match FromWatched::decode(bytes) {
+        Ok(FromWatched::Refused(status, text)) => assert_eq!(hello::Welcome::refusal(status, &text).encode().len(), bytes.len()),
+        Ok(FromWatched::Opened(m)) => assert_eq!(m.encode().expect("it was checked"), bytes),
+        Ok(FromWatched::Watching) => assert_eq!(hello::Watching.encode(), bytes),
+        Ok(FromWatched::Closed(m)) => assert_eq!(m.encode(), bytes),
         Err(e) => assert!(!e.to_string().is_empty()),
     }
 });

@@ -90,7 +90,13 @@ impl Core {
             Work::Lease => self.undo_lease(s, rec.seq),
             Work::Load | Work::Fetch | Work::LoadHashed => self.undo_load(s, op),
             Work::Store => self.forget_copies(s, op),
-            Work::Reserve | Work::Fault | Work::Declare | Work::Publish | Work::Guarantee | Work::Follow | Work::List => {}
+            Work::Reserve
+            | Work::Fault
+            | Work::Declare
+            | Work::Publish
+            | Work::Guarantee
+            | Work::Follow
+            | Work::List => {}
         }
     }
 

@@ -249,8 +249,13 @@ impl Core {
     /// still granted can be released with the space.
     #[must_use]
     pub fn is_vacant(&self) -> bool {
-        self.sessions.iter().all(|s| s.life == crate::sessions::Life::Empty)
-            && self.blocks.free.len as usize == self.blocks.recs.len()
+        self.sessions.iter().all(|s| s.life == crate::sessions::Life::Empty) && self.is_blank()
+    }
+
+    /// Return whether the space has no block, no cache entry and no slot awaiting erasure.
+    #[must_use]
+    pub fn is_blank(&self) -> bool {
+        self.blocks.free.len as usize == self.blocks.recs.len()
             && self.index.live_len() == 0
             && self.disk.awaiting_erasure == 0
             && self.log_requests.in_flight() == 0

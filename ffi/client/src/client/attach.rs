@@ -60,16 +60,18 @@ fn refused(options: &Options, error: WireError) -> Error {
         WireError::Message { message: "hello" | "plane", field, found, expected } => {
             bad(field, format!("is {found}, expected {expected}"))
         }
-        error => {
-            // To an engine, a daemon that does not answer is the same as one that died.
-            let status = match error.status() {
-                Status::System | Status::TimedOut => Status::Daemon,
-                status => status,
-            };
-            let doing = format!("attach to {}", options.socket.display());
-            Error::System { doing, status, source: std::io::Error::other(error) }
-        }
+        error => not_connected(&options.socket, "attach to", error),
     }
+}
+
+/// Return the error of a connection to the daemon. A daemon that does not answer is the same as one that died.
+pub(super) fn not_connected(socket: &Path, doing: &str, error: WireError) -> Error {
+    let status = match error.status() {
+        Status::System | Status::TimedOut => Status::Daemon,
+        status => status,
+    };
+    let doing = format!("{doing} {}", socket.display());
+    Error::System { doing, status, source: std::io::Error::other(error) }
 }
 
 fn hello(options: &Options) -> Result<Hello> {
@@ -96,12 +98,14 @@ fn hello(options: &Options) -> Result<Hello> {
         seqs_max: options.seqs_max,
         tier0_frames: frames::without_digests(options)?,
         mapped_frames: options.mapped_frames,
+        relay: options.relay,
+        local: options.local,
         token: options.token_file.as_deref().map(token).transpose()?,
     })
 }
 
 /// Read the token from a file. The file's permissions are not checked: in a container it is often readable by everyone.
-fn token(path: &Path) -> Result<Token> {
+pub(super) fn token(path: &Path) -> Result<Token> {
     let mut file = File::open(path).map_err(|source| Error::System {
         doing: format!("read the token file {}", path.display()),
         status: Status::System,

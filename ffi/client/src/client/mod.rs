@@ -17,16 +17,18 @@ pub mod options;
 mod reattach;
 pub mod request;
 pub mod stats;
+pub mod watch;
 
 pub use crate::agent::attention::{Contract, DigestOptions, Element, KeyLayout};
 pub use crate::memory::{MEMBERS_MAX, Owner, Piece, UNNAMED};
-pub use channel::{Channel, Copied, Found};
+pub use channel::{Channel, Copied, Events, Found};
 pub use error::{Error, Result};
 pub use lane::{Lane, Omission, Pass, Ready, ScoreKind, StepSeq};
 pub use layout::{Layout, PlaneLayout};
 pub use options::{BlockId, CudaDevice, DeviceChoice, FrameId, Options, SeqId, SpaceSpec};
 pub use request::{Completed, Leased, Outcome, PageRange, Pin, Request, Ticket};
 pub use stats::{DeviceCopies, Stats};
+pub use watch::{SpaceChange, Watch};
 
 use crate::{agent::protocol::seqs::SeqState, memory::EngineBlocks};
 use inner::Inner;

@@ -161,6 +161,11 @@ pub struct Options {
     pub digests: Option<DigestOptions>,
     /// How long a step of an `approx` sequence waits, in each plane, for selected pages that are not in tier 0.
     pub max_stall: Duration,
+    /// Attach as a relay: to a space that engines have opened, without frames, to follow its feed and to read blocks by their
+    /// hashes. The daemon must allow it (`relay_uids` or `relay_tokens` of the domain), for one session of each shard.
+    pub relay: bool,
+    /// Keep the space on this machine: relays do not hear of it. For a fingerprint that means nothing elsewhere.
+    pub local: bool,
 }
 
 impl Options {
@@ -184,6 +189,8 @@ impl Options {
             device: DeviceChoice::Cpu,
             digests: None,
             max_stall: Duration::ZERO,
+            relay: false,
+            local: false,
         }
     }
 }

@@ -1,6 +1,9 @@
 //! Requests in asynchronous form, and their results.
 
-use super::{channel::Found, options::SeqId};
+use super::{
+    channel::{Events, Found},
+    options::SeqId,
+};
 use crate::agent::attention::Contract;
 use kvtide_wire::{
     entry::{Advice, Level},
@@ -121,6 +124,8 @@ pub enum Outcome {
         /// For a store: the level that all blocks reached.
         level: Level,
     },
+    /// A part of a feed, or of a listing, for a relay.
+    Events(Events),
 }
 
 /// A cached prefix, held for a limited time.

@@ -56,9 +56,17 @@ pub struct Hello {
     /// Mapped frames of each size class: frames without memory, which show a page in place in host memory. Within a class they are
     /// numbered after its tier-0 frames.
     pub mapped_frames: u32,
+    /// It is a relay: it may follow the space's feed, and it attaches only to a space that engines have opened.
+    pub relay: bool,
+    /// The space stays on this machine: relays are not told of it. The first engine of the space decides.
+    pub local: bool,
     /// Token that proves the tenant; without a token the uid decides.
     pub token: Option<Token>,
 }
+
+/// Bits of the flags of a Hello.
+const RELAY: u16 = 1;
+const LOCAL: u16 = 2;
 
 /// Resources that the daemon grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,17 +116,11 @@ impl Hello {
             let found = alloc::format!("{} bytes long", self.identity.len());
             return Err(wrong(WHAT, "identity", found, alloc::format!("at most {IDENTITY_BYTES_MAX} bytes")));
         }
-        within(WHAT, "page_tokens", self.page_tokens, 1, PAGE_TOKENS_MAX)?;
-        within(WHAT, "planes", self.planes.len() as u64, 1, PLANES_MAX as u64)?;
-        within(WHAT, "shards", self.shards, 1, SHARDS_MAX)?;
+        check_geometry(WHAT, self.page_tokens, &self.planes, self.shards)?;
         within(WHAT, "shard", self.shard, 0, u64::from(self.shards) - 1)?;
         within(WHAT, "seqs_max", self.seqs_max, 1, SEQS_MAX)?;
         Layout::of(Shape { channels: self.channels, depth: self.depth, jobs: 2, lanes: self.lanes })?;
-        for plane in &self.planes {
-            check_plane(&PlaneSpec::from(*plane))?;
-        }
         let classes = classes(&self.planes).len() as u64;
-        within(WHAT, "size classes of the planes", classes, 1, CLASSES_MAX as u64)?;
         within(WHAT, "size classes with tier-0 frames", self.tier0_frames.len() as u64, classes, classes)?;
         // All zero: the engine keeps its KV in its own memory.
         let least = u64::from(self.tier0_frames.iter().any(|frames| *frames > 0));
@@ -127,6 +129,10 @@ impl Hello {
         }
         let total = self.tier0_frames.iter().map(|n| u64::from(*n)).sum::<u64>();
         let total = total + u64::from(self.mapped_frames) * classes;
+        if self.relay {
+            within(WHAT, "frames of a relay", total, 0, 0)?;
+            within(WHAT, "flags of a relay", u64::from(self.local), 0, 0)?;
+        }
         within(WHAT, "tier-0 and mapped frames of all classes", total, 0, u64::from(u32::MAX - 1))
     }
 
@@ -136,14 +142,13 @@ impl Hello {
         let mut w = Writer::open(Kind::Hello);
         w.u64(self.features).raw(&self.fingerprint).u32(self.page_tokens).u32(self.seqs_max);
         w.u16(self.shards).u16(self.shard).u16(self.lanes).u16(self.channels).u16(self.depth);
-        w.u16(self.tier0_frames.len() as u16).u16(self.planes.len() as u16).u16(0);
+        let flags = if self.relay { RELAY } else { 0 } | if self.local { LOCAL } else { 0 };
+        w.u16(self.tier0_frames.len() as u16).u16(self.planes.len() as u16).u16(flags);
         for frames in &self.tier0_frames {
             w.u32(*frames);
         }
         w.u32(self.mapped_frames);
-        for plane in &self.planes {
-            w.raw(PlaneSpec::from(*plane).as_bytes());
-        }
+        write_planes(&mut w, &self.planes);
         w.text(&self.name).text_up_to(&self.identity, IDENTITY_BYTES_MAX);
         Token::write(self.token.as_ref(), &mut w);
         let bytes = w.finish();
@@ -158,15 +163,12 @@ impl Hello {
         let (shards, shard) = (r.u16("shards")?, r.u16("shard")?);
         let (lanes, channels, depth) = (r.u16("lanes")?, r.u16("channels")?, r.u16("depth")?);
         let (classes, planes) = (r.u16("size classes")?, r.u16("planes")?);
-        r.zero("reserved")?;
+        let flags = r.u16("flags")?;
+        within("hello", "flags", flags, 0, u64::from(RELAY | LOCAL))?;
         within("hello", "size classes", classes, 1, CLASSES_MAX as u64)?;
-        within("hello", "planes", planes, 1, PLANES_MAX as u64)?;
         let tier0_frames = (0..classes).map(|_| r.u32("tier-0 frames")).collect::<Result<_, _>>()?;
         let mapped_frames = r.u32("mapped frames")?;
-        let bytes = r.raw(usize::from(planes) * size_of::<PlaneSpec>(), "planes")?;
-        let specs = bytes.chunks_exact(size_of::<PlaneSpec>());
-        let specs = specs.filter_map(|spec| PlaneSpec::read_from_bytes(spec).ok());
-        let planes = specs.map(|spec| check_plane(&spec)).collect::<Result<_, _>>()?;
+        let planes = read_planes(r, planes)?;
         let name = r.text("space name")?;
         let identity = r.text_up_to("identity", IDENTITY_BYTES_MAX)?;
         let token = Token::read(r)?;
@@ -185,11 +187,37 @@ impl Hello {
             seqs_max,
             tier0_frames,
             mapped_frames,
+            relay: flags & RELAY != 0,
+            local: flags & LOCAL != 0,
             token,
         };
         hello.check()?;
         Ok(hello)
     }
+}
+
+/// Check the geometry of a space.
+pub(super) fn check_geometry(what: &'static str, page_tokens: u32, planes: &[Plane], shards: u16) -> Result<(), Error> {
+    within(what, "page_tokens", page_tokens, 1, PAGE_TOKENS_MAX)?;
+    within(what, "planes", planes.len() as u64, 1, PLANES_MAX as u64)?;
+    within(what, "shards", shards, 1, SHARDS_MAX)?;
+    for plane in planes {
+        check_plane(&PlaneSpec::from(*plane))?;
+    }
+    within(what, "size classes of the planes", classes(planes).len() as u64, 1, CLASSES_MAX as u64)
+}
+
+pub(super) fn write_planes(w: &mut Writer, planes: &[Plane]) {
+    for plane in planes {
+        w.raw(PlaneSpec::from(*plane).as_bytes());
+    }
+}
+
+pub(super) fn read_planes(r: &mut Reader<'_>, planes: u16) -> Result<Vec<Plane>, Error> {
+    within("hello", "planes", planes, 1, PLANES_MAX as u64)?;
+    let bytes = r.raw(usize::from(planes) * size_of::<PlaneSpec>(), "planes")?;
+    let specs = bytes.chunks_exact(size_of::<PlaneSpec>());
+    specs.filter_map(|spec| PlaneSpec::read_from_bytes(spec).ok()).map(|spec| check_plane(&spec)).collect()
 }
 
 fn check_plane(spec: &PlaneSpec) -> Result<Plane, Error> {

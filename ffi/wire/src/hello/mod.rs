@@ -8,10 +8,12 @@ mod attach;
 mod codec;
 mod notice;
 mod token;
+mod watch;
 
 pub use attach::{Hello, IDENTITY_BYTES_MAX, Limits, NAME_BYTES_MAX, Welcome};
 pub use notice::{Detach, Disconnect, Slab, SlabGone};
 pub use token::{TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, Token};
+pub use watch::{FromWatched, SpaceClosed, SpaceOpened, Watch, Watching};
 
 use crate::error::Error;
 use crate::layout::VERSION;
@@ -42,6 +44,55 @@ pub enum Kind {
     Disconnect = 5,
     /// Engine to daemon: the engine has detached and does not access host memory any more.
     Detach = 6,
+    /// Relay to daemon: asks which spaces are open, the first message.
+    Watch = 7,
+    /// Daemon to a relay that watches: a space is open.
+    SpaceOpened = 8,
+    /// Daemon to a relay that watches: all open spaces were told; changes follow.
+    Watching = 9,
+    /// Daemon to a relay that watches: a space has closed.
+    SpaceClosed = 10,
+}
+
+/// The first message of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum First {
+    /// An engine or a relay attaches.
+    Hello(Hello),
+    /// A relay asks which spaces are open.
+    Watch(Watch),
+}
+
+impl First {
+    /// Decode the first datagram of a connection.
+    ///
+    /// # Errors
+    /// It is none of these messages, or a field is out of its bounds.
+    pub fn decode(bytes: &[u8]) -> Result<First, Error> {
+        let (kind, mut reader) = Reader::open(bytes, "hello")?;
+        if kind != Kind::Watch as u32 {
+            return Hello::decode(bytes).map(First::Hello);
+        }
+        let watch = Watch::read(&mut reader)?;
+        reader.end()?;
+        Ok(First::Watch(watch))
+    }
+}
+
+impl Hello {
+    /// Decode the datagram of an attach request.
+    ///
+    /// # Errors
+    /// It is none, or a field is out of its bounds.
+    pub fn decode(bytes: &[u8]) -> Result<Hello, Error> {
+        let (kind, mut reader) = Reader::open(bytes, "hello")?;
+        if kind != Kind::Hello as u32 {
+            return Err(codec::wrong("hello", "kind", kind, "1 (attach) or 7 (watch)"));
+        }
+        let hello = Hello::read(&mut reader)?;
+        reader.end()?;
+        Ok(hello)
+    }
 }
 
 /// A decoded message from the daemon.
@@ -70,19 +121,6 @@ impl FromDaemon {
         };
         reader.end()?;
         Ok(message)
-    }
-}
-
-impl Hello {
-    /// Decode the first datagram of an engine.
-    pub fn decode(bytes: &[u8]) -> Result<Hello, Error> {
-        let (kind, mut reader) = Reader::open(bytes, "hello")?;
-        if kind != Kind::Hello as u32 {
-            return Err(codec::wrong("hello", "kind", kind, "1"));
-        }
-        let hello = Hello::read(&mut reader)?;
-        reader.end()?;
-        Ok(hello)
     }
 }
 

@@ -6,6 +6,7 @@
 mod blocks;
 mod call;
 mod calls;
+pub(super) mod feed;
 mod ops;
 mod owned;
 mod search;
@@ -13,6 +14,7 @@ mod wait;
 
 pub use blocks::{Copied, Found};
 pub(crate) use calls::State;
+pub use feed::Events;
 
 use super::{
     Client, Error, Result,

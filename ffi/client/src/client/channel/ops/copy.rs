@@ -1,10 +1,34 @@
-//! Copies between the engine's own memory and the cache: load, store, fetch.
+//! Copies between the engine's own memory and the cache: load, store, fetch, and a relay's load by hashes.
 
-use super::{Answered, BLOCKS_MAX, Operation, Outcome, Reply, Session, Started, State, Status, WireRequest, Work};
+use super::{
+    Answered, BLOCKS_MAX, Begin, Operation, Outcome, Reply, Session, Started, State, Status, WireRequest, Work,
+};
 use crate::agent::session::Copying;
 use kvtide_types::Level;
 use kvtide_wire::lists::HASHED_BLOCKS_MAX;
 use std::sync::Arc;
+
+/// A relay's load by hashes, to begin.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadHashed<'a> {
+    /// Hashes of the blocks.
+    pub hashes: &'a [u128],
+    /// Where each goes in the relay's memory.
+    pub blocks: &'a [u32],
+}
+
+impl Begin for LoadHashed<'_> {
+    fn begin(self, _: &mut State, session: &Arc<Session>) -> Result<Started, Status> {
+        if self.hashes.is_empty() || self.hashes.len() != self.blocks.len() {
+            return Err(Status::Invalid);
+        }
+        if self.hashes.len() > HASHED_BLOCKS_MAX {
+            return Err(Status::Limit);
+        }
+        let kind = Kind::LoadHashed { hashes: self.hashes.to_vec(), engine: self.blocks.to_vec() };
+        CopyBlocks::begin(session, self.blocks, kind)
+    }
+}
 
 /// A load, store or fetch.
 #[derive(Debug)]
@@ -19,6 +43,7 @@ enum Kind {
     Load { seq: u32, first: u32, engine: Vec<u32> },
     Store { first: u32, parent: u128, hashes: Vec<u128>, engine: Vec<u32>, level: Level },
     Fetch { seq: u32, first: u32, count: u32 },
+    LoadHashed { hashes: Vec<u128>, engine: Vec<u32> },
 }
 
 impl CopyBlocks {
@@ -73,7 +98,9 @@ impl CopyBlocks {
 
     fn count(&self) -> u32 {
         match &self.kind {
-            Kind::Load { engine, .. } | Kind::Store { engine, .. } => engine.len() as u32,
+            Kind::Load { engine, .. } | Kind::Store { engine, .. } | Kind::LoadHashed { engine, .. } => {
+                engine.len() as u32
+            }
             Kind::Fetch { count, .. } => *count,
         }
     }
@@ -87,6 +114,7 @@ impl Operation for CopyBlocks {
                 WireRequest::StoreBlocks { first, parent, hashes, engine, level }
             }
             Kind::Fetch { seq, first, count } => WireRequest::FetchBlocks { seq, first, count },
+            Kind::LoadHashed { ref hashes, ref engine } => WireRequest::LoadHashed { hashes, engine },
         }
     }
 

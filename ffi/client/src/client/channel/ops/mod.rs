@@ -8,6 +8,7 @@ mod acquire;
 mod advise;
 mod attach_prefix;
 mod copy;
+mod feed;
 mod fork;
 mod lease;
 mod lookup;
@@ -21,6 +22,7 @@ mod truncate;
 use super::{
     blocks::{FETCH, LOAD, STORE},
     calls::State,
+    feed::{FOLLOW, LIST, LOAD_HASHED},
 };
 use crate::{
     agent::session::Session,
@@ -30,6 +32,8 @@ use acquire::Acquire;
 use advise::SetContract;
 use attach_prefix::AttachPrefix;
 use copy::CopyBlocks;
+pub(super) use copy::LoadHashed;
+pub(super) use feed::FeedPart;
 use fork::Fork;
 use kvtide_types::{BlockId, Hash, Level, Request as WireRequest, SeqId};
 use kvtide_wire::{entry::LIST_WORDS, lists::HASHES_MAX, status::Status};
@@ -103,6 +107,9 @@ fn describe(request: WireRequest<'_>) -> (&'static str, u64) {
         WireRequest::LoadBlocks { engine, .. } => (LOAD, engine.len() as u64),
         WireRequest::StoreBlocks { engine, .. } => (STORE, engine.len() as u64),
         WireRequest::FetchBlocks { count, .. } => (FETCH, count.into()),
+        WireRequest::Follow { from } => (FOLLOW, from),
+        WireRequest::ListBlocks { cursor } => (LIST, cursor),
+        WireRequest::LoadHashed { hashes, .. } => (LOAD_HASHED, hashes.len() as u64),
         _ => ("send a request on channel", 0),
     }
 }
@@ -127,7 +134,7 @@ macro_rules! work {
 }
 work! {
     Plain, Tell, DropSeq, Reserve, ReserveSession, Fork, Truncate, Publish, AttachPrefix, Park, Resume, Acquire, SetContract, Lookup,
-    Lease, CopyBlocks, Resize,
+    Lease, CopyBlocks, Resize, FeedPart,
 }
 
 impl Work {
