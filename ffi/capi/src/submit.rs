@@ -44,8 +44,8 @@ impl kvt_completion {
                         return Err(fault);
                     }
                 }
-                // No kind requests a single round of a lookup.
-                Outcome::Done => {}
+                // No kind requests a single round of a lookup, nor what only relays do.
+                Outcome::Done | Outcome::Events(_) => {}
             }
             Ok(())
         });
