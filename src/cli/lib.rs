@@ -11,6 +11,7 @@ mod config;
 mod confirm;
 mod doctor;
 mod drain;
+mod events;
 mod fsck;
 mod manual;
 mod purge;
@@ -54,6 +55,8 @@ enum Command {
     Cache(cache::CacheArgs),
     /// Estimate hit rates for other sizes and policies
     Advise(advise::AdviseArgs),
+    /// Print what is cached, and what changes, as lines of JSON
+    Events(events::EventsArgs),
     /// Stop new sessions, and wait for the attached ones to leave
     Drain(drain::DrainArgs),
     /// Let a daemon read its configuration again
@@ -88,7 +91,7 @@ enum Command {
 const PURPOSES: &[(&str, &[&str])] = &[
     ("Try", &["demo"]),
     ("Run", &["daemon", "config", "doctor"]),
-    ("Look", &["status", "top", "cache", "advise"]),
+    ("Look", &["status", "top", "cache", "events", "advise"]),
     ("Act", &["drain", "reload", "purge"]),
     ("Measure", &["bench", "replay", "crash-test"]),
     ("Repair", &["fsck"]),
@@ -119,6 +122,7 @@ pub fn kvtide() -> ExitCode {
         Command::Cache(args) => cache::run(&args),
         Command::Advise(args) => advise::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Events(args) => events::run(&args),
         Command::Drain(args) => drain::run(&args),
         Command::Reload(args) => drain::reload(&args),
         Command::Demo(args) => demo::run(&args),

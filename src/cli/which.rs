@@ -1,5 +1,6 @@
 //! Which daemon a command asks: the flags, then `KVTIDE_SOCKET`, then the defaults.
 
+use super::events::Ended;
 use clap::Args;
 use kvtide_daemon::config::constants;
 use kvtide_daemon::error::Error;
@@ -33,6 +34,19 @@ impl Which {
     /// Return the directory of the daemon, if it was given.
     pub(super) fn dir(&self) -> Option<&Path> {
         self.dir.as_deref()
+    }
+
+    /// Return the socket at which engines and relays attach.
+    pub(super) fn engine_socket(&self) -> Result<PathBuf, Ended> {
+        let variable = std::env::var_os(SOCKET_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
+        match (&self.socket, &self.dir, &self.http) {
+            (Some(socket), ..) => Ok(socket.clone()),
+            (_, Some(dir), _) => Ok(dir.join(constants::SOCKET_NAME)),
+            (.., Some(_)) => {
+                Err(Ended::Usage("events come over the daemon's socket, not over HTTP: use --socket".into()))
+            }
+            _ => Ok(variable.unwrap_or_else(|| Path::new(constants::DIR).join(constants::SOCKET_NAME))),
+        }
     }
 
     /// Return the addresses to try, in this order.

@@ -52,7 +52,7 @@ impl Memory {
         same
     }
 
-    fn each(&mut self, block: u32, mut look: impl FnMut(usize, &mut u8)) {
+    pub fn each(&mut self, block: u32, mut look: impl FnMut(usize, &mut u8)) {
         let mut at = 0;
         for (tensor, (stride, bytes)) in
             self.tensors.iter_mut().zip([(4096, 4096); 4].into_iter().chain([(1024, 1000)]))

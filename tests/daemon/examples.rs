@@ -2,6 +2,7 @@
 
 use crate::blocks::{attach, store};
 use crate::nvme::{Dir, NVME_BYTES, nvme_options};
+use crate::relay::with_relays;
 use kvtide_bench::private_daemon::PrivateDaemon;
 use kvtide_wire::entry::Level;
 use std::fs;
@@ -64,7 +65,7 @@ fn every_command_has_two_examples_that_work() {
         place.map_or(word.to_owned(), |(there, here)| word.replacen(there, here, 1))
     };
     let here = |line: &str| line.split(' ').map(word_here).collect::<Vec<_>>().join(" ");
-    let daemon = PrivateDaemon::start(&nvme_options(&dir, NVME_BYTES, "", "")).unwrap();
+    let daemon = PrivateDaemon::start(&nvme_options(&dir, NVME_BYTES, "", &with_relays("default"))).unwrap();
     let socket = daemon.socket();
     let (client, mut channel, mut memory) = attach(socket, 1, 0, 8);
     let mut problems = Vec::new();

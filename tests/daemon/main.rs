@@ -28,6 +28,7 @@ mod prometheus;
 mod queued;
 mod raw;
 mod recorder;
+mod relay;
 mod reload;
 mod requests;
 mod resize;

@@ -145,6 +145,8 @@ fn printing<'a>(command: &str, http: &'a str, dir: &'a str) -> Option<Vec<Vec<&'
         "completions" => vec![vec!["completions", "bash"]],
         "man" => vec![vec!["man"]],
         "top" => vec![vec!["top", "--once", "--http", http]],
+        // It needs an engine: crate::relay.
+        "events" => return None,
         // They need blocks, and change them: crate::operate.
         "cache show" | "cache pin" | "cache unpin" | "cache evict" | "cache clear" | "drain" | "reload" => return None,
         "fsck" => vec![vec!["fsck", dir], vec!["fsck", "--json", dir]],

@@ -44,6 +44,7 @@ pub struct Given {
     token_file: Option<PathBuf>,
     name: String,
     identity: String,
+    local: bool,
     fingerprint: Vec<u8>,
     page_tokens: u32,
     planes: Vec<Plane>,
@@ -127,6 +128,7 @@ impl Given {
         Ok(Options {
             token_file: self.token_file,
             identity: self.identity,
+            local: self.local,
             lanes: self.lanes,
             channels: self.channels,
             depth: self.depth,

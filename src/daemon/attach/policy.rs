@@ -124,8 +124,11 @@ fn space_config(config: &Config, limits: &Limits, domain: &Domain, hello: &Hello
         planes: hello.planes.clone(),
         shards: hello.shards,
         limits: api::Limits {
-            // Beside the engines, each shard has an entry for a relay.
-            sessions_max: limits.space_sessions_max.saturating_add(hello.shards).min(constants::SESSION_ENTRIES_MAX),
+            // Beside the engines, each shard has entries for relays.
+            sessions_max: limits
+                .space_sessions_max
+                .saturating_add(constants::RELAYS_A_SHARD * hello.shards)
+                .min(constants::SESSION_ENTRIES_MAX),
             blocks_max,
             seqs_max: limits.seqs_max,
             seq_blocks_max: limits.seq_blocks_max.min(blocks_max),

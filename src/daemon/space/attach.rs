@@ -64,7 +64,7 @@ impl Space {
         let (free, why) = match request.relay {
             true => (
                 self.session_entries.free_for_relay(request.shard),
-                "a relay of this shard is attached, or has not exited",
+                "two relays of this shard are attached, or have not exited",
             ),
             false => {
                 (self.session_entries.free(), "all session entries of the space are in use (limits.space_sessions_max)")

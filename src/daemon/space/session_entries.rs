@@ -1,5 +1,6 @@
 //! The session entries of a space, including those of ended sessions with a process that has not exited.
 
+use crate::config::constants::RELAYS_A_SHARD as RELAYS;
 use crate::session::Session;
 use kvtide_tiering::api::SessionId;
 use kvtide_wire::os::poll::readable;
@@ -44,7 +45,7 @@ pub(crate) struct SessionEntries {
     entries: Vec<SessionEntry>,
     /// Slots with a live session, in no order.
     live: Vec<SessionId>,
-    /// Entries below this one are for engines; each shard has one behind them for a relay.
+    /// Entries below this one are for engines; those behind them for the relays of each shard.
     engines: SessionId,
 }
 
@@ -52,13 +53,18 @@ impl SessionEntries {
     /// Create `count` free entries, the last ones for the relays of `shards` shards.
     pub fn new(count: u16, shards: u16) -> SessionEntries {
         let entries = (0..count).map(|_| SessionEntry::Free).collect();
-        SessionEntries { entries, live: Vec::with_capacity(usize::from(count)), engines: count.saturating_sub(shards) }
+        SessionEntries {
+            entries,
+            live: Vec::with_capacity(usize::from(count)),
+            engines: count.saturating_sub(RELAYS * shards),
+        }
     }
 
-    /// Return the entry for a relay of a shard, if it is free.
+    /// Return a free entry for a relay of a shard.
     pub fn free_for_relay(&self, shard: u16) -> Option<SessionId> {
-        let session_id = self.engines.checked_add(shard)?;
-        matches!(self.entries.get(usize::from(session_id)), Some(SessionEntry::Free)).then_some(session_id)
+        let first = self.engines.checked_add(shard.checked_mul(RELAYS)?)?;
+        let is_free = |at: &SessionId| matches!(self.entries.get(usize::from(*at)), Some(SessionEntry::Free));
+        (first..first.checked_add(RELAYS)?).find(is_free)
     }
 
     /// Return whether an entry is a relay's.

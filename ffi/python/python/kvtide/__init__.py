@@ -102,6 +102,9 @@ class Space:
     #: Text that describes everything that the fingerprint covers, at most 4096 bytes. The daemon keeps it, and returns it as
     #: `Session.other_identity` to an engine of the same name with another fingerprint. Not part of the comparison.
     identity: str = field(default="", compare=False)
+    #: Keep the space on this machine: relays do not hear of it. For a fingerprint that means nothing elsewhere. The first engine of
+    #: the space decides.
+    local: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,7 @@ def attach(
         "name": space.name,
         "fingerprint": list(space.fingerprint),
         "identity": space.identity,
+        "local": space.local,
         "page_tokens": space.page_tokens,
         "planes": [(plane.page_bytes, plane.kind, plane.window_tokens) for plane in space.planes],
         "shards": space.shards,

@@ -248,7 +248,7 @@ class KvtideCache(Cache):
         shape, windows = shape_of(model, page_tokens)
         # A page must stay while the first query of a forward sees it.
         planes = [shape.plane(window + query_tokens_max - 1 if window else 0) for window in windows]
-        return kvtide.Space(name, fingerprint or secrets.token_bytes(32), page_tokens, planes)
+        return kvtide.Space(name, fingerprint or secrets.token_bytes(32), page_tokens, planes, local=fingerprint is None)
 
     @classmethod
     def attach(

@@ -22,6 +22,8 @@ logger = logging.getLogger(f"vllm.{__name__}")
 #: Keys of a model's configuration that describe its location and not its content.
 _NOT_THE_MODEL = ("_name_or_path", "transformers_version", "_commit_hash", "torch_dtype", "dtype")
 
+#: Name of the part that describes the block hashes, and how its seed begins if it is of one engine alone.
+_HASHES, _PRIVATE = "block hashes", "private "
 
 class Options(Protocol):
     """Options of a connector that the fingerprint depends on."""
@@ -113,7 +115,7 @@ def _hashing(vllm_config: Any, config: Options) -> str:
             raise
         # All ranks of one engine must have the same value, and no two engines may.
         engine = getattr(vllm_config.kv_transfer_config, "engine_id", None)
-        seed = f"private {engine or new_epoch().hex()}"
+        seed = f"{_PRIVATE}{engine or new_epoch().hex()}"
     return f"{algorithm}, pickle {pickle.HIGHEST_PROTOCOL}, {seed}"
 
 
@@ -148,8 +150,13 @@ def parts(vllm_config: Any, config: Options, layout: str) -> dict[str, str]:
     lora = getattr(vllm_config, "lora_config", None)
     found |= _if_given("adapters' dtype", getattr(lora, "lora_dtype", None))
     found |= _if_given("adapters' modules", getattr(lora, "target_modules", None))
-    found["block hashes"] = _hashing(vllm_config, config)
+    found[_HASHES] = _hashing(vllm_config, config)
     return found
+
+
+def is_private(found: Mapping[str, str]) -> bool:
+    """Return whether these parts are of one engine alone: its block hashes mean nothing to another."""
+    return f", {_PRIVATE}" in found.get(_HASHES, "")
 
 
 def digest(found: Mapping[str, str]) -> bytes:

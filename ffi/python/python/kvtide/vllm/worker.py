@@ -45,6 +45,7 @@ def space(config: ConnectorConfig, model: str, geometry: Geometry) -> Space:
         shards=geometry.shards,
         shard=geometry.shard,
         identity=identity.text(dict(geometry.parts)),
+        local=fingerprint.is_private(dict(geometry.parts)),
     )
 
 
