@@ -13,9 +13,9 @@
 //! A remote store is a cache. Every error is a miss to the caller, and no bytes reach it that were not verified.
 //! docs/design/relay.md has the format in bytes and the reasons for the crates used.
 
-//pub mod breaker;
-//pub mod endpoint;
+pub mod breaker;
+pub mod endpoint;
 pub mod name;
-//pub mod presence;
+pub mod presence;
 pub mod run;
-//pub mod store;
+pub mod store;

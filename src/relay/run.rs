@@ -125,9 +125,14 @@ impl Layout {
         from..from + stored
     }
 
+    /// Return the bytes from the start of the object to the end of its first `count` blocks.
+    pub fn first_bytes(&self, count: u32) -> u64 {
+        self.header_bytes() + self.stored_block_bytes() * u64::from(count)
+    }
+
     /// Return the bytes of the object.
     pub fn total_bytes(&self) -> u64 {
-        self.header_bytes() + self.stored_block_bytes() * u64::from(self.count)
+        self.first_bytes(self.count)
     }
 
     fn stored_block_bytes(&self) -> u64 {
@@ -152,7 +157,10 @@ impl<'a> Run<'a> {
     pub fn new(keys: &'a SpaceKeys, blocks: &'a [BlockKey], block_bytes: u64) -> Self {
         let last = blocks.last().expect("a run has a block");
         for pair in blocks.windows(2) {
-            assert!(pair[1].parent == pair[0].hash && pair[1].index == pair[0].index + 1, "blocks of a run are consecutive");
+            assert!(
+                pair[1].parent == pair[0].hash && pair[1].index == pair[0].index + 1,
+                "blocks of a run are consecutive"
+            );
         }
         let count = blocks.len() as u32;
         let layout = Layout { count, block_bytes, encrypted: keys.encrypted() };
@@ -210,9 +218,18 @@ impl<'a> Run<'a> {
     ///
     /// What is wrong with the first part that is wrong.
     pub fn decode(&self, object: Bytes) -> Result<Vec<Bytes>, BadRun> {
-        self.expect_length(&object, self.layout.total_bytes())?;
+        self.decode_first(self.layout.count, object)
+    }
+
+    /// Verify the beginning of an object, up to the end of its first `count` blocks, and return them.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the first part that is wrong.
+    pub fn decode_first(&self, count: u32, object: Bytes) -> Result<Vec<Bytes>, BadRun> {
+        self.expect_length(&object, self.layout.first_bytes(count))?;
         let header = self.open_header(&object[..self.layout.header_bytes() as usize])?;
-        (0..self.layout.count)
+        (0..count)
             .map(|place| {
                 let range = self.layout.block_range(place);
                 header.open_block(place, object.slice(range.start as usize..range.end as usize))

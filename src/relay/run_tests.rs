@@ -33,6 +33,9 @@ fn blocks_come_back() {
         assert_eq!(object.len() as u64, run.layout().total_bytes());
         let contents = contents(&blocks, 1000);
         assert_eq!(run.decode(object.clone()).unwrap(), contents);
+        let first = object.slice(..run.layout().first_bytes(2) as usize);
+        assert_eq!(run.decode_first(2, first.clone()).unwrap(), contents[..2]);
+        assert!(run.decode_first(3, first).is_err());
         let header = run.open_header(&object[..run.layout().header_bytes() as usize]).unwrap();
         for place in [3, 0, 2] {
             let range = run.layout().block_range(place);
@@ -123,7 +126,8 @@ fn blocks_that_change_places_are_found() {
         let (keys, blocks) = (keys(encrypted), blocks(1, 0, 2));
         let run = Run::new(&keys, &blocks, 64);
         let object = encode(&run);
-        let range = |place| run.layout().block_range(place).start as usize..run.layout().block_range(place).end as usize;
+        let range =
+            |place| run.layout().block_range(place).start as usize..run.layout().block_range(place).end as usize;
         let swapped = [&object[..range(0).start], &object[range(1)], &object[range(0)]].concat();
         assert_eq!(run.decode(swapped.into()), Err(BadRun::Block { place: 0 }));
     }

@@ -1,0 +1,213 @@
+//! Object stores through the crate `object_store`: S3 and compatible ones, Google Cloud Storage, Azure, and a directory.
+
+use super::{ErrorKind, Put, Store, StoreError, select_cryptography, without_credentials};
+use crate::name::RunName;
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use object_store::client::{HttpError, HttpErrorKind};
+use object_store::path::Path;
+use object_store::{
+    ClientOptions, GetOptions, GetRange, ObjectStore as _, ObjectStoreExt, ObjectStoreScheme, PutMode, RetryConfig,
+};
+use std::error::Error;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Requests of one call of `present` at a time. S3 serves 5,500 a second and prefix (AWS, "Best practices design patterns").
+const PRESENT_PARALLEL: usize = 32;
+
+/// A bucket of an object store, or a directory.
+pub struct ObjectStore {
+    store: Arc<dyn object_store::ObjectStore>,
+    root: Path,
+    endpoint: String,
+    /// Set once the store has said that it does not know conditional writes.
+    unconditional: AtomicBool,
+}
+
+impl ObjectStore {
+    /// Open the store at a URL: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`, or `file:///directory`.
+    ///
+    /// `options` are keys of the crate `object_store`, such as `aws_endpoint`, `aws_region`, `allow_http`. Keys that it does not know are
+    /// an error. Credentials that `options` lack come from the environment or the machine's metadata service, as with the vendor's tools.
+    /// `timeout` limits one request. Requests are not repeated here: that is left to the caller, who has a circuit breaker.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] for a URL or option that cannot be used, [`ErrorKind::NoBucket`] for a directory that does not exist.
+    pub fn open(url: &str, options: &[(String, String)], timeout: Duration) -> Result<Self, StoreError> {
+        let config = |reason: &dyn std::fmt::Display| StoreError::new(ErrorKind::Config, "open the store", url, reason);
+        let parsed = url::Url::parse(url).map_err(|error| config(&error))?;
+        let endpoint = without_credentials(&parsed);
+        let config =
+            |reason: &dyn std::fmt::Display| StoreError::new(ErrorKind::Config, "open the store", &endpoint, reason);
+        let (scheme, root) = ObjectStoreScheme::parse(&parsed).map_err(|error| config(&error))?;
+        select_cryptography();
+        let client = ClientOptions::new().with_timeout(timeout).with_connect_timeout(timeout);
+        let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
+        // The three builders have the same methods and no common trait.
+        macro_rules! build {
+            ($builder:ty) => {{
+                let mut builder = <$builder>::from_env().with_url(url).with_client_options(client).with_retry(retry);
+                for (key, value) in options {
+                    let known = key.parse().map_err(|error: object_store::Error| config(&error))?;
+                    builder = builder.with_config(known, value);
+                }
+                Arc::new(builder.build().map_err(|error| config(&error))?)
+            }};
+        }
+        let (store, root): (Arc<dyn object_store::ObjectStore>, Path) = match scheme {
+            ObjectStoreScheme::Local => {
+                let folder = parsed.to_file_path().map_err(|()| config(&"the path is not absolute"))?;
+                let local = object_store::local::LocalFileSystem::new_with_prefix(folder)
+                    .map_err(|error| StoreError::new(ErrorKind::NoBucket, "open the directory", &endpoint, error))?;
+                (Arc::new(local), Path::default())
+            }
+            ObjectStoreScheme::AmazonS3 => (build!(object_store::aws::AmazonS3Builder), root),
+            ObjectStoreScheme::GoogleCloudStorage => (build!(object_store::gcp::GoogleCloudStorageBuilder), root),
+            ObjectStoreScheme::MicrosoftAzure => (build!(object_store::azure::MicrosoftAzureBuilder), root),
+            _ => return Err(config(&"it is none of s3://, gs://, az:// and file://")),
+        };
+        Ok(Self { store, root, endpoint, unconditional: AtomicBool::new(false) })
+    }
+
+    fn path(&self, name: &RunName) -> Path {
+        name.as_str().split('/').fold(self.root.clone(), |path, part| path.join(part))
+    }
+
+    async fn put(&self, name: &RunName, bytes: Bytes, mode: PutMode) -> Result<Put, object_store::Error> {
+        match self.store.put_opts(&self.path(name), bytes.into(), mode.into()).await {
+            Ok(_) => Ok(Put::Stored),
+            Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
+                Ok(Put::Existed)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn has(&self, name: RunName) -> Result<bool, StoreError> {
+        match self.store.head(&self.path(&name)).await {
+            Ok(_) => Ok(true),
+            Err(object_store::Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(self.describe("ask for a run", &error)),
+        }
+    }
+
+    fn describe(&self, tried: &str, error: &object_store::Error) -> StoreError {
+        StoreError::new(kind_of(error), tried, &self.endpoint, with_sources(error))
+    }
+}
+
+#[async_trait::async_trait]
+impl Store for ObjectStore {
+    fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    fn asks_cheaply(&self) -> bool {
+        false
+    }
+
+    async fn put_run(&self, name: &RunName, bytes: Bytes) -> Result<Put, StoreError> {
+        if !self.unconditional.load(Ordering::Relaxed) {
+            match self.put(name, bytes.clone(), PutMode::Create).await {
+                Err(error) if not_supported(&error) => {
+                    if !self.unconditional.swap(true, Ordering::Relaxed) {
+                        let endpoint = &self.endpoint;
+                        tracing::warn!(endpoint, "store has no conditional writes; runs that exist are written again");
+                    }
+                }
+                Err(object_store::Error::NotFound { source, .. }) => {
+                    return Err(StoreError::new(ErrorKind::NoBucket, "write a run", &self.endpoint, source));
+                }
+                result => return result.map_err(|error| self.describe("write a run", &error)),
+            }
+        }
+        self.put(name, bytes, PutMode::Overwrite).await.map_err(|error| self.describe("write a run", &error))
+    }
+
+    async fn get_run(&self, name: &RunName, range: Option<Range<u64>>) -> Result<Option<Bytes>, StoreError> {
+        let options = GetOptions { range: range.map(GetRange::Bounded), ..GetOptions::default() };
+        let failed = |error| self.describe("read a run", &error);
+        match self.store.get_opts(&self.path(name), options).await {
+            Ok(found) => Ok(Some(found.bytes().await.map_err(failed)?)),
+            Err(error @ object_store::Error::NotFound { .. }) if kind_of(&error) != ErrorKind::NoBucket => Ok(None),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    async fn present(&self, names: &[RunName]) -> Result<Vec<bool>, StoreError> {
+        stream::iter(names.to_vec()).map(|name| self.has(name)).buffered(PRESENT_PARALLEL).try_collect().await
+    }
+
+    async fn delete(&self, name: &RunName) -> Result<(), StoreError> {
+        match self.store.delete(&self.path(name)).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(self.describe("delete a run", &error)),
+        }
+    }
+}
+
+/// HTTP status of an error. The crate keeps its type private, so that only its text has it.
+fn status(text: &str) -> Option<u16> {
+    text.split_once("status code: ")?.1.get(..3)?.parse().ok()
+}
+
+fn not_supported(error: &object_store::Error) -> bool {
+    use object_store::Error::{NotImplemented, NotSupported};
+    matches!(error, NotImplemented { .. } | NotSupported { .. }) || status(&with_sources(error)) == Some(501)
+}
+
+fn kind_of(error: &object_store::Error) -> ErrorKind {
+    let text = with_sources(error);
+    if ["NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist"].iter().any(|m| text.contains(m)) {
+        return ErrorKind::NoBucket;
+    }
+    if let object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } = error {
+        return ErrorKind::Refused;
+    }
+    match status(&text) {
+        Some(429 | 503) => return ErrorKind::Busy,
+        Some(507) => return ErrorKind::Full,
+        Some(400) if text.contains("ExpiredToken") || text.contains("InvalidAccessKeyId") => return ErrorKind::Refused,
+        Some(_) => return ErrorKind::Other,
+        None => (),
+    }
+    let mut source: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(cause) = source {
+        if let Some(http) = cause.downcast_ref::<HttpError>() {
+            return match http.kind() {
+                HttpErrorKind::Connect | HttpErrorKind::Request | HttpErrorKind::Interrupted => ErrorKind::Unreachable,
+                HttpErrorKind::Timeout => ErrorKind::TimedOut,
+                HttpErrorKind::Decode => ErrorKind::Garbage,
+                _ => ErrorKind::Other,
+            };
+        }
+        if let Some(io) = cause.downcast_ref::<std::io::Error>() {
+            return match io.kind() {
+                std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::Full,
+                std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => ErrorKind::Refused,
+                std::io::ErrorKind::NotFound => ErrorKind::NoBucket,
+                _ => ErrorKind::Other,
+            };
+        }
+        source = cause.source();
+    }
+    ErrorKind::Other
+}
+
+/// An error and its causes in one line, each text once.
+fn with_sources(error: &object_store::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text.replace('\n', " ")
+}

@@ -1,0 +1,256 @@
+//! Valkey and Redis through the crate `redis`: one server, or a cluster.
+
+use super::{ErrorKind, Put, Store, StoreError, select_cryptography, without_credentials};
+use crate::name::RunName;
+use bytes::Bytes;
+use futures_util::future::try_join_all;
+use redis::aio::MultiplexedConnection;
+use redis::cluster::ClusterClientBuilder;
+use redis::cluster_async::ClusterConnection;
+use redis::{AsyncConnectionConfig, ErrorKind as RedisKind, Pipeline, RedisError, ServerErrorKind, Value};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::Mutex;
+
+/// Connections to the store. Answers on one come in order, so a small one waits for large ones before it.
+const CONNECTIONS: usize = 4;
+
+/// Names in one round trip.
+const NAMES_MAX: usize = 1024;
+
+/// Where a server is and how it is used.
+#[derive(Clone, Debug)]
+pub struct ValkeyConfig {
+    /// `redis://[user:password@]host:port/[database]`, or `rediss://` for TLS. Of a cluster, any node.
+    pub url: String,
+    /// Whether it is a cluster.
+    pub cluster: bool,
+    /// Time after which a run that was neither written nor read is deleted; whole seconds, at least 1.
+    pub ttl: Duration,
+    /// Maximum time of a connect and of an answer. A connection that misses it is closed.
+    pub timeout: Duration,
+}
+
+/// A server or cluster of Valkey or Redis.
+pub struct ValkeyStore {
+    client: Client,
+    ttl_s: u64,
+    timeout: Duration,
+    endpoint: String,
+    connections: [Mutex<Place>; CONNECTIONS],
+    next: AtomicUsize,
+}
+
+/// Place of one connection. The number tells a connection from those before it.
+#[derive(Default)]
+struct Place {
+    number: u64,
+    connection: Option<Connection>,
+}
+
+enum Client {
+    Server(redis::Client),
+    Cluster(redis::cluster::ClusterClient),
+}
+
+#[derive(Clone)]
+enum Connection {
+    Server(MultiplexedConnection),
+    Cluster(ClusterConnection),
+}
+
+/// A pipeline's error: the crate's, or no answer in time.
+enum Failure {
+    Redis(RedisError),
+    TimedOut,
+}
+
+impl From<RedisError> for Failure {
+    fn from(error: RedisError) -> Self {
+        Self::Redis(error)
+    }
+}
+
+impl ValkeyStore {
+    /// Describe a store. Connections are made when they are needed, so that a store which is away is no error here.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] for a URL that cannot be used.
+    pub fn open(config: &ValkeyConfig) -> Result<Self, StoreError> {
+        let refuse = |endpoint: &str, reason: &dyn std::fmt::Display| {
+            StoreError::new(ErrorKind::Config, "open the store", endpoint, reason)
+        };
+        let url = url::Url::parse(&config.url).map_err(|error| refuse("the configured URL", &error))?;
+        let endpoint = without_credentials(&url);
+        select_cryptography();
+        let client = if config.cluster {
+            let builder = ClusterClientBuilder::new([config.url.as_str()])
+                .connection_timeout(config.timeout)
+                .response_timeout(config.timeout)
+                .retries(1); // follows a slot that moved
+            Client::Cluster(builder.build().map_err(|error| refuse(&endpoint, &error))?)
+        } else {
+            Client::Server(redis::Client::open(config.url.as_str()).map_err(|error| refuse(&endpoint, &error))?)
+        };
+        Ok(Self {
+            client,
+            ttl_s: config.ttl.as_secs().max(1),
+            timeout: config.timeout,
+            endpoint,
+            connections: Default::default(),
+            next: AtomicUsize::new(0),
+        })
+    }
+
+    /// Send commands in one write and return their answers. All keys of a pipeline are the same, or the store is no cluster.
+    async fn send(&self, tried: &str, pipeline: &Pipeline) -> Result<Vec<Value>, StoreError> {
+        let place = &self.connections[self.next.fetch_add(1, Ordering::Relaxed) % CONNECTIONS];
+        let mut used = None;
+        let attempt = async {
+            let (number, mut connection) = self.connected(place).await?;
+            used = Some(number);
+            let answers = match &mut connection {
+                Connection::Server(server) => pipeline.query_async(server).await,
+                Connection::Cluster(cluster) => pipeline.query_async(cluster).await,
+            };
+            answers.map_err(Failure::Redis)
+        };
+        let failure = match tokio::time::timeout(self.timeout, attempt).await {
+            Ok(Ok(answers)) => return Ok(answers),
+            Ok(Err(failure)) => failure,
+            Err(_) => Failure::TimedOut,
+        };
+        let (kind, reason, closes) = match failure {
+            Failure::Redis(error) => (kind_of(&error), error.to_string(), closes(&error)),
+            Failure::TimedOut => (ErrorKind::TimedOut, format!("no answer in {:?}", self.timeout), true),
+        };
+        if closes && used.is_some() {
+            // An answer to this request may still come, or never: what comes next on this connection is not known.
+            let mut place = place.lock().await;
+            if used == Some(place.number) {
+                place.connection = None;
+            }
+        }
+        Err(StoreError::new(kind, tried, &self.endpoint, reason))
+    }
+
+    /// Return the connection at a place, with its number. One caller at a time connects; a failed attempt leaves the place empty.
+    async fn connected(&self, place: &Mutex<Place>) -> Result<(u64, Connection), Failure> {
+        let mut place = place.lock().await;
+        if let Some(connection) = &place.connection {
+            return Ok((place.number, connection.clone()));
+        }
+        let connection = match &self.client {
+            Client::Server(client) => {
+                let config = AsyncConnectionConfig::new()
+                    .set_connection_timeout(Some(self.timeout))
+                    .set_response_timeout(Some(self.timeout));
+                Connection::Server(client.get_multiplexed_async_connection_with_config(&config).await?)
+            }
+            Client::Cluster(client) => Connection::Cluster(client.get_async_connection().await?),
+        };
+        place.number += 1;
+        place.connection = Some(connection.clone());
+        Ok((place.number, connection))
+    }
+
+    async fn has(&self, names: &[RunName]) -> Result<Vec<bool>, StoreError> {
+        let mut pipeline = Pipeline::new();
+        for name in names {
+            pipeline.cmd("EXISTS").arg(name.as_str());
+        }
+        let answers = self.send("ask for runs", &pipeline).await?;
+        if answers.len() != names.len() {
+            return Err(self.garbage("ask for runs"));
+        }
+        answers
+            .into_iter()
+            .map(|answer| match answer {
+                Value::Int(found) => Ok(found > 0),
+                _ => Err(self.garbage("ask for runs")),
+            })
+            .collect()
+    }
+
+    fn garbage(&self, tried: &str) -> StoreError {
+        StoreError::new(ErrorKind::Garbage, tried, &self.endpoint, "the answer is of another type than the command's")
+    }
+}
+
+#[async_trait::async_trait]
+impl Store for ValkeyStore {
+    fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    fn asks_cheaply(&self) -> bool {
+        true
+    }
+
+    async fn put_run(&self, name: &RunName, bytes: Bytes) -> Result<Put, StoreError> {
+        let mut pipeline = Pipeline::new();
+        pipeline.cmd("SET").arg(name.as_str()).arg(&bytes[..]).arg("NX").arg("EX").arg(self.ttl_s);
+        pipeline.cmd("EXPIRE").arg(name.as_str()).arg(self.ttl_s).ignore();
+        match &self.send("write a run", &pipeline).await?[..] {
+            [Value::Okay] => Ok(Put::Stored),
+            [Value::Nil] => Ok(Put::Existed),
+            _ => Err(self.garbage("write a run")),
+        }
+    }
+
+    async fn get_run(&self, name: &RunName, range: Option<Range<u64>>) -> Result<Option<Bytes>, StoreError> {
+        let mut pipeline = Pipeline::new();
+        match range {
+            None => pipeline.cmd("GET").arg(name.as_str()),
+            Some(range) if range.is_empty() => return Ok(Some(Bytes::new())),
+            Some(range) => pipeline.cmd("GETRANGE").arg(name.as_str()).arg(range.start).arg(range.end - 1),
+        };
+        pipeline.cmd("EXPIRE").arg(name.as_str()).arg(self.ttl_s).ignore();
+        match self.send("read a run", &pipeline).await?.pop() {
+            Some(Value::Nil) => Ok(None),
+            // GETRANGE of a name that does not exist is empty, and no run is.
+            Some(Value::BulkString(bytes)) => Ok((!bytes.is_empty()).then(|| bytes.into())),
+            _ => Err(self.garbage("read a run")),
+        }
+    }
+
+    async fn present(&self, names: &[RunName]) -> Result<Vec<bool>, StoreError> {
+        // The names of one call are on many nodes of a cluster, and a pipeline goes to one: the connections join what is sent at once.
+        let names_max = if matches!(self.client, Client::Cluster(_)) { 1 } else { NAMES_MAX };
+        Ok(try_join_all(names.chunks(names_max).map(|names| self.has(names))).await?.concat())
+    }
+
+    async fn delete(&self, name: &RunName) -> Result<(), StoreError> {
+        let mut pipeline = Pipeline::new();
+        pipeline.cmd("UNLINK").arg(name.as_str());
+        self.send("delete a run", &pipeline).await.map(drop)
+    }
+}
+
+/// Return whether the state of the connection is unknown after an error.
+fn closes(error: &RedisError) -> bool {
+    error.is_io_error() || error.is_unrecoverable_error() || error.kind() == RedisKind::Parse
+}
+
+fn kind_of(error: &RedisError) -> ErrorKind {
+    match (error.kind(), error.code()) {
+        (RedisKind::AuthenticationFailed, _) | (_, Some("NOAUTH" | "WRONGPASS" | "NOPERM")) => ErrorKind::Refused,
+        (_, Some("OOM")) => ErrorKind::Full,
+        (_, Some("BUSY" | "LOADING" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "READONLY")) => ErrorKind::Busy,
+        (RedisKind::Server(ServerErrorKind::NoPerm), _) => ErrorKind::Refused,
+        (RedisKind::Server(_), _) if error.to_string().contains("maxmemory") => ErrorKind::Full,
+        (RedisKind::Server(ServerErrorKind::ResponseError), _)
+            if error.to_string().contains("max number of clients") =>
+        {
+            ErrorKind::Busy
+        }
+        (RedisKind::Parse | RedisKind::UnexpectedReturnType | RedisKind::Client, _) => ErrorKind::Garbage,
+        (RedisKind::InvalidClientConfig, _) => ErrorKind::Config,
+        _ if error.is_timeout() => ErrorKind::TimedOut,
+        (RedisKind::Io | RedisKind::ClusterConnectionNotFound, _) => ErrorKind::Unreachable,
+        _ if error.is_io_error() => ErrorKind::Unreachable,
+        _ => ErrorKind::Other,
+    }
+}
