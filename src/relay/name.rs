@@ -74,7 +74,8 @@ impl SpaceKeys {
         let space_name = hex(&shared.mac("kvtide v1 space name", &scope[..2]));
         Self {
             folder: format!("v1/{domain_name}/{space_name}/{shard}"),
-            name: key("kvtide v1 key of run names"),
+            // A machine that encrypts and one that does not must not meet under one name.
+            name: key(if encrypted { "kvtide v1 key of encrypted run names" } else { "kvtide v1 key of run names" }),
             header: key("kvtide v1 key of run headers"),
             cipher: encrypted.then(|| key("kvtide v1 key of ciphers")),
         }
@@ -111,6 +112,10 @@ mod tests {
 
     fn keys(byte: u8, domain: &str, fingerprint: u8, shard: u32) -> SpaceKeys {
         SpaceKeys::new(&SharedKey::new([byte; 32]), domain, &[fingerprint; 32], shard, true)
+    }
+
+    fn plain_keys() -> SpaceKeys {
+        SpaceKeys::new(&SharedKey::new([1; 32]), "a", &[1; 32], 0, false)
     }
 
     #[test]
@@ -150,6 +155,7 @@ mod tests {
         assert_eq!(changed(keys(1, "a", 1, 1).run_name(5, 4)), [3, 4], "shard");
         assert_eq!(changed(keys(1, "a", 1, 0).run_name(6, 4)), [4], "last block");
         assert_eq!(changed(keys(1, "a", 1, 0).run_name(5, 2)), [4], "length");
+        assert_eq!(changed(plain_keys().run_name(5, 4)), [4], "encryption");
     }
 
     #[test]

@@ -133,7 +133,7 @@ impl Store for ObjectStore {
         let failed = |error| self.describe("read a run", &error);
         match self.store.get_opts(&self.path(name), options).await {
             Ok(found) => Ok(Some(found.bytes().await.map_err(failed)?)),
-            Err(error @ object_store::Error::NotFound { .. }) if kind_of(&error) != ErrorKind::NoBucket => Ok(None),
+            Err(error @ object_store::Error::NotFound { .. }) if !names_bucket(&with_sources(&error)) => Ok(None),
             Err(error) => Err(failed(error)),
         }
     }
@@ -160,9 +160,14 @@ fn not_supported(error: &object_store::Error) -> bool {
     matches!(error, NotImplemented { .. } | NotSupported { .. }) || status(&with_sources(error)) == Some(501)
 }
 
+/// Return whether an answer "not found" is about the bucket, not the object: the codes of S3 and GCS, and of Azure.
+fn names_bucket(text: &str) -> bool {
+    text.contains("NoSuchBucket") || text.contains("ContainerNotFound")
+}
+
 fn kind_of(error: &object_store::Error) -> ErrorKind {
     let text = with_sources(error);
-    if ["NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist"].iter().any(|m| text.contains(m)) {
+    if names_bucket(&text) {
         return ErrorKind::NoBucket;
     }
     if let object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } = error {

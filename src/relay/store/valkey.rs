@@ -123,7 +123,11 @@ impl ValkeyStore {
             Err(_) => Failure::TimedOut,
         };
         let (kind, reason, closes) = match failure {
-            Failure::Redis(error) => (kind_of(&error), error.to_string(), closes(&error)),
+            Failure::Redis(error) => {
+                let closes = closes(&error);
+                let (kind, reason) = describe(error);
+                (kind, reason, closes)
+            }
             Failure::TimedOut => (ErrorKind::TimedOut, format!("no answer in {:?}", self.timeout), true),
         };
         if closes && used.is_some() {
@@ -147,7 +151,10 @@ impl ValkeyStore {
                 let config = AsyncConnectionConfig::new()
                     .set_connection_timeout(Some(self.timeout))
                     .set_response_timeout(Some(self.timeout));
-                Connection::Server(client.get_multiplexed_async_connection_with_config(&config).await?)
+                let mut server = client.get_multiplexed_async_connection_with_config(&config).await?;
+                // A server closes the connection if the first thing it gets without a password is large, without saying why.
+                redis::cmd("PING").query_async::<()>(&mut server).await?;
+                Connection::Server(server)
             }
             Client::Cluster(client) => Connection::Cluster(client.get_async_connection().await?),
         };
@@ -234,23 +241,31 @@ fn closes(error: &RedisError) -> bool {
     error.is_io_error() || error.is_unrecoverable_error() || error.kind() == RedisKind::Parse
 }
 
-fn kind_of(error: &RedisError) -> ErrorKind {
-    match (error.kind(), error.code()) {
+/// Return kind and text of an error. Of a pipeline's errors, the first one counts.
+fn describe(error: RedisError) -> (ErrorKind, String) {
+    let kind = kind_of(error.kind(), error.code()).unwrap_or(match error.kind() {
+        _ if error.is_timeout() => ErrorKind::TimedOut,
+        _ if error.is_io_error() => ErrorKind::Unreachable,
+        _ => ErrorKind::Other,
+    });
+    let text = error.to_string();
+    match error.into_server_errors().as_deref() {
+        Some([(_, first), ..]) => {
+            let kind = kind_of(RedisKind::Server(ServerErrorKind::ResponseError), Some(first.code()));
+            (kind.unwrap_or(ErrorKind::Other), first.to_string())
+        }
+        _ => (kind, text),
+    }
+}
+
+fn kind_of(kind: RedisKind, code: Option<&str>) -> Option<ErrorKind> {
+    Some(match (kind, code) {
         (RedisKind::AuthenticationFailed, _) | (_, Some("NOAUTH" | "WRONGPASS" | "NOPERM")) => ErrorKind::Refused,
         (_, Some("OOM")) => ErrorKind::Full,
         (_, Some("BUSY" | "LOADING" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "READONLY")) => ErrorKind::Busy,
-        (RedisKind::Server(ServerErrorKind::NoPerm), _) => ErrorKind::Refused,
-        (RedisKind::Server(_), _) if error.to_string().contains("maxmemory") => ErrorKind::Full,
-        (RedisKind::Server(ServerErrorKind::ResponseError), _)
-            if error.to_string().contains("max number of clients") =>
-        {
-            ErrorKind::Busy
-        }
         (RedisKind::Parse | RedisKind::UnexpectedReturnType | RedisKind::Client, _) => ErrorKind::Garbage,
         (RedisKind::InvalidClientConfig, _) => ErrorKind::Config,
-        _ if error.is_timeout() => ErrorKind::TimedOut,
-        (RedisKind::Io | RedisKind::ClusterConnectionNotFound, _) => ErrorKind::Unreachable,
-        _ if error.is_io_error() => ErrorKind::Unreachable,
-        _ => ErrorKind::Other,
-    }
+        (RedisKind::ClusterConnectionNotFound, _) => ErrorKind::Unreachable,
+        _ => return None,
+    })
 }
