@@ -4,7 +4,10 @@ use super::{ErrorKind, Put, Store, StoreError, select_cryptography, without_cred
 use crate::name::RunName;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
 use object_store::client::{HttpError, HttpErrorKind};
+use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::path::Path;
 use object_store::{
     ClientOptions, GetOptions, GetRange, ObjectStore as _, ObjectStoreExt, ObjectStoreScheme, PutMode, RetryConfig,
@@ -49,8 +52,8 @@ impl ObjectStore {
         let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
         // The three builders have the same methods and no common trait.
         macro_rules! build {
-            ($builder:ty) => {{
-                let mut builder = <$builder>::from_env().with_url(url).with_client_options(client).with_retry(retry);
+            ($builder:expr) => {{
+                let mut builder = $builder.with_url(url).with_client_options(client).with_retry(retry);
                 for (key, value) in options {
                     let known = key.parse().map_err(|error: object_store::Error| config(&error))?;
                     builder = builder.with_config(known, value);
@@ -65,9 +68,9 @@ impl ObjectStore {
                     .map_err(|error| StoreError::new(ErrorKind::NoBucket, "open the directory", &endpoint, error))?;
                 (Arc::new(local), Path::default())
             }
-            ObjectStoreScheme::AmazonS3 => (build!(object_store::aws::AmazonS3Builder), root),
-            ObjectStoreScheme::GoogleCloudStorage => (build!(object_store::gcp::GoogleCloudStorageBuilder), root),
-            ObjectStoreScheme::MicrosoftAzure => (build!(object_store::azure::MicrosoftAzureBuilder), root),
+            ObjectStoreScheme::AmazonS3 => (build!(AmazonS3Builder::from_env().with_disable_bulk_delete(true)), root),
+            ObjectStoreScheme::GoogleCloudStorage => (build!(GoogleCloudStorageBuilder::from_env()), root),
+            ObjectStoreScheme::MicrosoftAzure => (build!(MicrosoftAzureBuilder::from_env()), root),
             _ => return Err(config(&"it is none of s3://, gs://, az:// and file://")),
         };
         Ok(Self { store, root, endpoint, unconditional: AtomicBool::new(false) })
