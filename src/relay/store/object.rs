@@ -173,10 +173,8 @@ fn kind_of(error: &object_store::Error) -> ErrorKind {
     if names_bucket(&text) {
         return ErrorKind::NoBucket;
     }
-    if let object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } = error {
-        return ErrorKind::Refused;
-    }
     match status(&text) {
+        Some(401 | 403) => return ErrorKind::Refused,
         Some(429 | 503) => return ErrorKind::Busy,
         Some(507) => return ErrorKind::Full,
         Some(400) if text.contains("ExpiredToken") || text.contains("InvalidAccessKeyId") => return ErrorKind::Refused,
@@ -189,8 +187,8 @@ fn kind_of(error: &object_store::Error) -> ErrorKind {
             return match http.kind() {
                 HttpErrorKind::Connect | HttpErrorKind::Request | HttpErrorKind::Interrupted => ErrorKind::Unreachable,
                 HttpErrorKind::Timeout => ErrorKind::TimedOut,
-                HttpErrorKind::Decode => ErrorKind::Garbage,
-                _ => ErrorKind::Other,
+                // The crate has no kind for an answer that is not HTTP: what it calls unknown.
+                _ => ErrorKind::Garbage,
             };
         }
         if let Some(io) = cause.downcast_ref::<std::io::Error>() {

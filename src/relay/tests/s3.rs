@@ -74,10 +74,9 @@ async fn s3_conforms() {
     common::conformance(&open(moto.addr, "s3://tests/a/prefix")).await;
     let missing = open(moto.addr, "s3://missing");
     let name = &common::names(1)[0];
-    for error in [
-        missing.get_run(name, None).await.unwrap_err(),
-        missing.put_run(name, b"x"[..].into()).await.unwrap_err(),
-    ] {
+    for error in
+        [missing.get_run(name, None).await.unwrap_err(), missing.put_run(name, b"x"[..].into()).await.unwrap_err()]
+    {
         assert_eq!(error.kind, ErrorKind::NoBucket, "{error}");
     }
 }
