@@ -1,4 +1,5 @@
 //! A directory as a store.
+#![allow(clippy::unwrap_used)] // tests may unwrap
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! A store behind a proxy that makes faults: it becomes an error or a miss, never wrong bytes, and is used again when it recovers.
+#![allow(clippy::unwrap_used)] // tests may unwrap
 
 mod common;
 

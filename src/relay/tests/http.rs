@@ -1,4 +1,5 @@
 //! Object stores over HTTP against a small server in this file: the requests of S3, GCS and Azure, and what each status means.
+#![allow(clippy::unwrap_used)] // tests may unwrap
 
 mod common;
 

@@ -2,6 +2,7 @@
 //!
 //! Not among the tests that always run, because it needs Python: `KVTIDE_MOTO_SERVER=/path/to/moto_server cargo test -p kvtide-relay
 //! --test s3`, with the program from `pip install 'moto[server]'`.
+#![allow(clippy::unwrap_used)] // tests may unwrap
 
 mod common;
 

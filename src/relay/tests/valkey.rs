@@ -1,4 +1,5 @@
 //! A real server of Redis or Valkey as a store.
+#![allow(clippy::unwrap_used)] // tests may unwrap
 
 mod common;
 

@@ -1,5 +1,5 @@
 //! What the tests with real stores share: servers, a proxy that makes faults, runs, and the conformance test of all stores.
-#![allow(dead_code, reason = "each test program uses a part")]
+#![allow(dead_code, clippy::unwrap_used)] // each test program uses a part of it; tests may unwrap
 
 pub mod proxy;
 
@@ -112,7 +112,7 @@ impl Drop for Server {
 pub async fn conformance(store: &dyn Store) {
     let names = names(1_100);
     let [one, two, ..] = &names[..] else { unreachable!("1,100 names") };
-    let bytes = Bytes::from((0..100_000u32).map(|i| (i * 7 >> 3) as u8).collect::<Vec<_>>());
+    let bytes = Bytes::from((0..100_000u32).map(|i| ((i * 7) >> 3) as u8).collect::<Vec<_>>());
 
     assert_eq!(store.get_run(one, None).await.unwrap(), None);
     assert_eq!(store.get_run(one, Some(0..10)).await.unwrap(), None);
