@@ -377,5 +377,4 @@ impl Hedging {
 }
 
 #[cfg(test)]
-#[path = "endpoint_tests.rs"]
 mod tests;

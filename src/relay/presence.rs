@@ -147,5 +147,4 @@ impl Answers {
 }
 
 #[cfg(test)]
-#[path = "presence_tests.rs"]
 mod tests;

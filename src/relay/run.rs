@@ -353,5 +353,4 @@ fn padded(bytes: &[u8]) -> [u8; CHECK_BYTES] {
 }
 
 #[cfg(test)]
-#[path = "run_tests.rs"]
 mod tests;

@@ -58,6 +58,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("kvtide-daemon", &["kvtide-format", "kvtide-nvme", "kvtide-rt", "kvtide-tiering", "kvtide-types", "kvtide-wire"]),
     ("kvtide-rt", &["kvtide-wire"]),
     ("kvtide-nvme", &["kvtide-format", "kvtide-rt", "kvtide-types", "kvtide-wire"]),
+    ("kvtide-relay", &[]),
     ("kvtide-types", &[]),
     ("kvtide-format", &["kvtide-types"]),
     ("kvtide-tiering", &["kvtide-format", "kvtide-types"]),

@@ -19,6 +19,7 @@ pub const KNOWN: &[(&str, &[&[&str]])] = &[
     ("ffi/python/src", &[&["blocks", "channel"], &["cuda", "dlpack"]]),
     ("src/rt", &[]),
     ("src/nvme", &[]),
+    ("src/relay", &[]),
     // Threads publish what the health monitor reads, and beat its heartbeats.
     ("src/daemon", &[&["host", "space", "status"]]),
     ("benches", &[]),

@@ -24,7 +24,8 @@ pub enum Put {
 
 /// A place where runs are kept. It may lose any of them at any time.
 ///
-/// Dropping the future of an operation cancels it. A write that was cancelled may or may not have happened.
+/// Dropping the future of an operation cancels it. A write that was cancelled may or may not have happened. A store must not use a connection
+/// again on which the answer to a cancelled operation is missing: the other side may be gone without a sign.
 #[async_trait::async_trait]
 pub trait Store: Send + Sync {
     /// Return the address of the store, without credentials, for messages.

@@ -9,7 +9,7 @@ use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
 use redis::{AsyncConnectionConfig, ErrorKind as RedisKind, Pipeline, RedisError, ServerErrorKind, Value};
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::Mutex;
 
@@ -28,7 +28,7 @@ pub struct ValkeyConfig {
     pub cluster: bool,
     /// Time after which a run that was neither written nor read is deleted; whole seconds, at least 1.
     pub ttl: Duration,
-    /// Maximum time of a connect and of an answer. A connection that misses it is closed.
+    /// Maximum time of a connect and of an answer.
     pub timeout: Duration,
 }
 
@@ -38,15 +38,30 @@ pub struct ValkeyStore {
     ttl_s: u64,
     timeout: Duration,
     endpoint: String,
-    connections: [Mutex<Place>; CONNECTIONS],
+    places: [Place; CONNECTIONS],
     next: AtomicUsize,
 }
 
-/// Place of one connection. The number tells a connection from those before it.
+/// Place of one connection. Connections are numbered from 1.
 #[derive(Default)]
 struct Place {
-    number: u64,
-    connection: Option<Connection>,
+    /// The last connection made here, with its number.
+    last: Mutex<(u64, Option<Connection>)>,
+    /// The connection with this number, and those before it, are not used any more.
+    abandoned: AtomicU64,
+}
+
+/// A request whose answer has not come. If it is dropped, because of a deadline or a faster second read, the next answer
+/// on its connection is not known, or there will be none: the connection is abandoned. Requests that are on it end as they may.
+struct Unanswered<'a> {
+    place: &'a Place,
+    connection: u64,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        self.place.abandoned.fetch_max(self.connection, Ordering::Relaxed);
+    }
 }
 
 enum Client {
@@ -58,18 +73,6 @@ enum Client {
 enum Connection {
     Server(MultiplexedConnection),
     Cluster(ClusterConnection),
-}
-
-/// A pipeline's error: the crate's, or no answer in time.
-enum Failure {
-    Redis(RedisError),
-    TimedOut,
-}
-
-impl From<RedisError> for Failure {
-    fn from(error: RedisError) -> Self {
-        Self::Redis(error)
-    }
 }
 
 impl ValkeyStore {
@@ -99,52 +102,41 @@ impl ValkeyStore {
             ttl_s: config.ttl.as_secs().max(1),
             timeout: config.timeout,
             endpoint,
-            connections: Default::default(),
+            places: Default::default(),
             next: AtomicUsize::new(0),
         })
     }
 
     /// Send commands in one write and return their answers. All keys of a pipeline are the same, or the store is no cluster.
     async fn send(&self, tried: &str, pipeline: &Pipeline) -> Result<Vec<Value>, StoreError> {
-        let place = &self.connections[self.next.fetch_add(1, Ordering::Relaxed) % CONNECTIONS];
-        let mut used = None;
+        let place = &self.places[self.next.fetch_add(1, Ordering::Relaxed) % CONNECTIONS];
         let attempt = async {
             let (number, mut connection) = self.connected(place).await?;
-            used = Some(number);
+            let unanswered = Unanswered { place, connection: number };
             let answers = match &mut connection {
                 Connection::Server(server) => pipeline.query_async(server).await,
                 Connection::Cluster(cluster) => pipeline.query_async(cluster).await,
             };
-            answers.map_err(Failure::Redis)
+            if !answers.as_ref().is_err_and(closes) {
+                std::mem::forget(unanswered);
+            }
+            answers
         };
-        let failure = match tokio::time::timeout(self.timeout, attempt).await {
+        let (kind, reason) = match tokio::time::timeout(self.timeout, attempt).await {
             Ok(Ok(answers)) => return Ok(answers),
-            Ok(Err(failure)) => failure,
-            Err(_) => Failure::TimedOut,
+            Ok(Err(error)) => describe(error),
+            Err(_) => (ErrorKind::TimedOut, format!("no answer in {:?}", self.timeout)),
         };
-        let (kind, reason, closes) = match failure {
-            Failure::Redis(error) => {
-                let closes = closes(&error);
-                let (kind, reason) = describe(error);
-                (kind, reason, closes)
-            }
-            Failure::TimedOut => (ErrorKind::TimedOut, format!("no answer in {:?}", self.timeout), true),
-        };
-        if closes && used.is_some() {
-            // An answer to this request may still come, or never: what comes next on this connection is not known.
-            let mut place = place.lock().await;
-            if used == Some(place.number) {
-                place.connection = None;
-            }
-        }
         Err(StoreError::new(kind, tried, &self.endpoint, reason))
     }
 
-    /// Return the connection at a place, with its number. One caller at a time connects; a failed attempt leaves the place empty.
-    async fn connected(&self, place: &Mutex<Place>) -> Result<(u64, Connection), Failure> {
-        let mut place = place.lock().await;
-        if let Some(connection) = &place.connection {
-            return Ok((place.number, connection.clone()));
+    /// Return the connection at a place, with its number. One caller at a time connects; a failed attempt leaves the place as it was.
+    async fn connected(&self, place: &Place) -> Result<(u64, Connection), RedisError> {
+        let mut last = place.last.lock().await;
+        if let (number, Some(connection)) = &*last
+            && *number > place.abandoned.load(Ordering::Relaxed)
+        {
+            return Ok((*number, connection.clone()));
         }
         let connection = match &self.client {
             Client::Server(client) => {
@@ -158,9 +150,8 @@ impl ValkeyStore {
             }
             Client::Cluster(client) => Connection::Cluster(client.get_async_connection().await?),
         };
-        place.number += 1;
-        place.connection = Some(connection.clone());
-        Ok((place.number, connection))
+        *last = (last.0 + 1, Some(connection.clone()));
+        Ok((last.0, connection))
     }
 
     async fn has(&self, names: &[RunName]) -> Result<Vec<bool>, StoreError> {

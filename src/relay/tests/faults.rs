@@ -19,9 +19,11 @@ const BLOCK_BYTES: usize = 4096;
 
 /// An endpoint of a server of Valkey at an address.
 fn endpoint(addr: std::net::SocketAddr, deadline_ms: u64, failures_max: u32) -> Endpoint {
+    // The store alone would wait for an hour: a deadline of the endpoint must be enough.
+    let timeout = Duration::from_secs(3_600);
     let deadline = Duration::from_millis(deadline_ms);
     let url = Server::url(addr);
-    let config = ValkeyConfig { url, cluster: false, ttl: Duration::from_secs(1_000), timeout: deadline };
+    let config = ValkeyConfig { url, cluster: false, ttl: Duration::from_secs(1_000), timeout };
     let wait = Duration::from_millis(20);
     let config_of_endpoint = EndpointConfig {
         deadline,
@@ -44,28 +46,37 @@ fn contents(blocks: &[BlockKey]) -> Vec<Vec<u8>> {
 async fn a_store_that_hangs_opens_the_breaker_and_closes_it_when_it_recovers() {
     let server = Server::start(&[]);
     let proxy = Proxy::start(server.addr).await;
-    let endpoint = endpoint(proxy.addr, 300, 3);
-    let (keys, blocks) = (common::keys(false), common::blocks(0, 8));
-    let run = Run::new(&keys, &blocks, BLOCK_BYTES as u64);
-    assert_eq!(endpoint.put(run.name(), encode(&run, &blocks)).await.unwrap(), Put::Stored);
-    proxy.set(Some((Way::Answer, Fault::Hang)));
-    for _ in 0..3 {
-        let error = endpoint.load(&run, 8).await.unwrap_err();
-        assert!(matches!(&error, LoadError::Store(error) if error.kind == ErrorKind::TimedOut), "{error}");
-    }
-    assert_eq!(endpoint.state(), BreakerState::Open);
-    proxy.set(None);
-    let recovered = tokio::time::timeout(Duration::from_secs(30), async {
-        loop {
-            match endpoint.load(&run, 8).await {
-                Ok(found) => return found,
-                Err(LoadError::Store(_)) => tokio::time::sleep(Duration::from_millis(5)).await, // a retry's pace
-                Err(error) => panic!("{error}"),
-            }
+    for fault in [Fault::Hang, Fault::Vanish] {
+        let endpoint = endpoint(proxy.addr, 300, 3);
+        let (keys, blocks) = (common::keys(false), common::blocks(0, 8));
+        let run = Run::new(&keys, &blocks, BLOCK_BYTES as u64);
+        endpoint.put(run.name(), encode(&run, &blocks)).await.unwrap();
+        for _ in 0..4 {
+            endpoint.load(&run, 8).await.unwrap().unwrap(); // all connections of the store are made
         }
-    });
-    assert_eq!(recovered.await.expect("used again").unwrap(), contents(&blocks));
-    assert_eq!(endpoint.state(), BreakerState::Closed);
+        proxy.set(Some((Way::Answer, fault)));
+        for _ in 0..3 {
+            let error = endpoint.load(&run, 8).await.unwrap_err();
+            assert!(matches!(&error, LoadError::Store(error) if error.kind == ErrorKind::TimedOut), "{error}");
+        }
+        assert_eq!(endpoint.state(), BreakerState::Open, "{fault:?}");
+        proxy.set(None);
+        let recovered = tokio::time::timeout(Duration::from_secs(30), async {
+            loop {
+                match endpoint.load(&run, 8).await {
+                    Ok(found) => return found,
+                    Err(LoadError::Store(_)) => tokio::time::sleep(Duration::from_millis(5)).await, // a retry's pace
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        });
+        assert_eq!(recovered.await.expect("used again").unwrap(), contents(&blocks), "{fault:?}");
+        assert_eq!(endpoint.state(), BreakerState::Closed);
+        // No connection that vanished is left: each is used once more.
+        for _ in 0..4 {
+            endpoint.load(&run, 8).await.unwrap().unwrap();
+        }
+    }
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ pub enum Way {
     Answer,
 }
 
-/// A fault. Positions count from the moment when it was set. All but `Hang` happen once.
+/// A fault. Positions count from the moment when it was set. All but `Hang` and `Vanish` happen once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Hold all bytes until another fault is set.
@@ -24,6 +24,8 @@ pub enum Fault {
     Cut { after: u64 },
     /// Change bits of one byte.
     Corrupt { at: u64, mask: u8 },
+    /// Lose all bytes of the connections on which bytes come until another fault is set, for ever: a machine that vanished.
+    Vanish,
     /// Hold the next bytes for a while.
     Delay(Duration),
 }
@@ -99,6 +101,7 @@ enum Verdict {
     Forward,
     ForwardAndClose(usize),
     Hold,
+    Lose,
     Wait(Duration),
 }
 
@@ -118,6 +121,7 @@ async fn copy(way: Way, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, state: 
                 let over = changes.wait_for(|state| state.fault != Some((way, Fault::Hang))).await;
                 over.expect("the proxy runs");
             }
+            Verdict::Lose => std::future::pending().await,
             Verdict::Wait(delay) => tokio::time::sleep(delay).await,
         }
         if to.write_all(&buffer[..len]).await.is_err() || closes {
@@ -136,6 +140,7 @@ fn apply(state: &mut State, way: Way, bytes: &mut [u8]) -> Verdict {
     }
     let verdict = match fault {
         Fault::Hang => return Verdict::Hold,
+        Fault::Vanish => return Verdict::Lose,
         Fault::Cut { after } if after < from + len => Verdict::ForwardAndClose((after - from) as usize),
         Fault::Corrupt { at, mask } if at < from + len => {
             bytes[(at - from) as usize] ^= mask;
