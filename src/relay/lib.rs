@@ -1,8 +1,13 @@
-//! The remote side of the relay: copies runs of KV-cache blocks to a store that the user already runs (S3, GCS, Azure, a directory,
-//! Valkey, Redis) and back.
+//! The relay: copies KV-cache blocks between the daemons of several machines, through a store that the user already runs (S3, GCS,
+//! Azure, a directory, Valkey, Redis). To a daemon it is a process that attaches like an engine.
 //!
 //! | module | contents |
 //! | --- | --- |
+//! | [`relay`] | the running relay: the spaces of the daemon that it serves |
+//! | `space` | one space: its sessions, the feed, threads that copy |
+//! | `chains`, `queue` | what the space has cached; what is to be copied |
+//! | `http` | metrics, and recalls |
+//! | [`config`], [`error`] | the TOML file; errors |
 //! | [`name`] | keys of a space, and names of runs, which reveal nothing |
 //! | [`run`] | the format of a run; verification of every byte that is read |
 //! | [`store`] | the trait [`Store`](store::Store), its errors, and two implementations |
@@ -14,8 +19,15 @@
 //! docs/design/relay.md has the format in bytes and the reasons for the crates used.
 
 pub mod breaker;
+mod chains;
+pub mod config;
 pub mod endpoint;
+pub mod error;
+mod http;
 pub mod name;
 pub mod presence;
+mod queue;
+pub mod relay;
 pub mod run;
+mod space;
 pub mod store;

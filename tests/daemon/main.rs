@@ -34,6 +34,7 @@ mod requests;
 mod resize;
 mod restart;
 mod roles;
+mod shared;
 mod sketches;
 mod spaces;
 mod stall;

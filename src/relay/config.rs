@@ -1,0 +1,273 @@
+//! The relay's configuration: one TOML file. docs/reference/relay.md describes each key.
+
+use crate::error::Error;
+use crate::name::SharedKey;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Permission bits that the key file must not have: any for others, write for the group.
+const FORBIDDEN_MODE: u32 = 0o027;
+
+/// All settings.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The daemon whose blocks are copied.
+    #[serde(default)]
+    pub daemon: Daemon,
+    /// The domain of the daemon that this relay serves.
+    pub domain: Domain,
+    /// Where blocks are kept.
+    pub store: Store,
+    /// What is copied to the store.
+    #[serde(default)]
+    pub copy_out: CopyOut,
+    /// HTTP for metrics, and for those who know what will be asked for.
+    #[serde(default)]
+    pub http: Http,
+}
+
+/// `[daemon]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Daemon {
+    /// Socket of the daemon.
+    pub socket: PathBuf,
+    /// File with the token of a relay; without one the relay's uid decides.
+    pub token_file: Option<PathBuf>,
+}
+
+impl Default for Daemon {
+    fn default() -> Daemon {
+        Daemon { socket: "/run/kvtide/kvtide.sock".into(), token_file: None }
+    }
+}
+
+/// `[domain]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Domain {
+    /// Its name. Relays that share have the same.
+    pub name: String,
+    /// File with the key that all relays which share have in common: 64 hexadecimal digits.
+    pub shared_key_file: PathBuf,
+    /// Encrypt blocks in the store.
+    #[serde(default = "yes")]
+    pub encrypt: bool,
+}
+
+/// `[store]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Store {
+    /// `s3://`, `gs://`, `az://`, `file://`, `redis://` or `rediss://`.
+    pub url: String,
+    /// Options of an object store, such as `aws_endpoint`.
+    #[serde(default)]
+    pub options: BTreeMap<String, String>,
+    /// The URL is that of a node of a Valkey or Redis cluster.
+    #[serde(default)]
+    pub cluster: bool,
+    /// Seconds after which Valkey or Redis deletes a run that nobody read. Object stores have rules of their own for that.
+    #[serde(default = "week")]
+    pub ttl_s: u64,
+    /// Maximum milliseconds of one request.
+    #[serde(default = "two_seconds")]
+    pub deadline_ms: u64,
+    /// Maximum MiB of all requests and answers at a time.
+    #[serde(default = "in_flight")]
+    pub in_flight_mib: u32,
+    /// Maximum KiB of an object; by default 4,096 for Valkey and Redis and 8,192 for object stores.
+    #[serde(default)]
+    pub object_kib: Option<u32>,
+}
+
+/// `[copy_out]`
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CopyOut {
+    /// When a prefix is copied to the store.
+    pub when: When,
+}
+
+/// When a prefix is copied to the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum When {
+    /// When it is used for the second time: computed once, then found by another request.
+    #[default]
+    SecondUse,
+    /// When it is stored.
+    Stored,
+    /// Never: this relay only brings blocks in.
+    Never,
+}
+
+/// `[http]`
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Http {
+    /// Address. Whoever can reach it can have blocks brought in.
+    pub listen: SocketAddr,
+}
+
+impl Default for Http {
+    fn default() -> Http {
+        Http { listen: SocketAddr::from(([127, 0, 0, 1], 9418)) }
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn week() -> u64 {
+    7 * 24 * 3600
+}
+
+fn two_seconds() -> u64 {
+    2000
+}
+
+fn in_flight() -> u32 {
+    256
+}
+
+impl Config {
+    /// Read a file.
+    ///
+    /// # Errors
+    /// It cannot be read, or it has a key or value that is wrong; the message names the line.
+    pub fn read(path: &Path) -> Result<Config, Error> {
+        let text = std::fs::read_to_string(path).map_err(|source| Error::File {
+            action: "read the configuration",
+            path: path.into(),
+            source,
+        })?;
+        Config::parse(path, &text)
+    }
+
+    /// Parse the text of a file.
+    ///
+    /// # Errors
+    /// As [`Config::read`].
+    pub fn parse(path: &Path, text: &str) -> Result<Config, Error> {
+        let wrong = |why: String| Error::Config { path: path.into(), why };
+        let config: Config = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
+        let bounds = [
+            ("store.ttl_s", config.store.ttl_s, 60..=366 * 24 * 3600),
+            ("store.deadline_ms", config.store.deadline_ms, 10..=60_000),
+            ("store.in_flight_mib", config.store.in_flight_mib.into(), 1..=65_536),
+            ("store.object_kib", config.store.object_kib.unwrap_or(64).into(), 64..=65_536),
+        ];
+        for (key, value, bounds) in bounds {
+            if !bounds.contains(&value) {
+                return Err(wrong(format!("{key} = {value}: expected {} to {}", bounds.start(), bounds.end())));
+            }
+        }
+        if config.domain.name.is_empty() {
+            return Err(wrong("domain.name: expected the name of one of the daemon's domains".into()));
+        }
+        Ok(config)
+    }
+}
+
+impl Domain {
+    /// Read the shared key.
+    ///
+    /// # Errors
+    /// It cannot be read, others have access to it, or it is no key.
+    pub fn shared_key(&self) -> Result<SharedKey, Error> {
+        let path = &self.shared_key_file;
+        let failed = |source| Error::File { action: "read the shared key", path: path.clone(), source };
+        let refused = |why: String| Error::Key { path: path.clone(), why };
+        let mode = std::fs::metadata(path).map_err(failed)?.mode() & 0o777;
+        if mode & FORBIDDEN_MODE != 0 {
+            let why = format!("mode {mode:04o} gives access to others. Run: chmod 0640 {}", path.display());
+            return Err(refused(why));
+        }
+        let text = std::fs::read_to_string(path).map_err(failed)?;
+        let digits = text.trim().as_bytes();
+        let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+        let bytes: Option<Vec<u8>> =
+            digits.chunks(2).map(|pair| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?)).collect();
+        let key = bytes.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+        let why =
+            "expected 64 hexadecimal digits. Make a key, and give it to all relays that share: openssl rand -hex 32";
+        key.map(SharedKey::new).ok_or_else(|| refused(why.into()))
+    }
+}
+
+impl Store {
+    /// Return whether it is Valkey or Redis.
+    #[must_use]
+    pub fn is_valkey(&self) -> bool {
+        self.url.starts_with("redis://") || self.url.starts_with("rediss://")
+    }
+
+    /// Return the maximum bytes of an object.
+    #[must_use]
+    pub fn object_bytes(&self) -> u64 {
+        let default = if self.is_valkey() { 4 << 10 } else { 8 << 10 };
+        u64::from(self.object_kib.unwrap_or(default)) << 10
+    }
+
+    /// Return the maximum time of one request.
+    #[must_use]
+    pub fn deadline(&self) -> Duration {
+        Duration::from_millis(self.deadline_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(Path::new("relay.toml"), text).map_err(|error| error.to_string())
+    }
+
+    const LEAST: &str = "[domain]\nname = \"a\"\nshared_key_file = \"/k\"\n[store]\nurl = \"redis://h\"\n";
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line() {
+        let config = parse(LEAST).unwrap();
+        assert_eq!((config.copy_out.when, config.store.object_bytes()), (When::SecondUse, 4 << 20));
+        assert!(config.domain.encrypt, "blocks leave the machine encrypted unless somebody says otherwise");
+        for (text, parts) in [
+            (format!("{LEAST}ttl = 3\n"), vec!["relay.toml", "line 6", "ttl"]),
+            (format!("{LEAST}[copy_out]\nwhen = \"often\"\n"), vec!["line 7", "often", "second_use"]),
+            (format!("{LEAST}ttl_s = 1\n"), vec!["store.ttl_s = 1", "expected 60"]),
+            ("[store]\nurl = \"s3://b\"\n".into(), vec!["missing field `domain`"]),
+        ] {
+            let error = parse(&text).unwrap_err();
+            assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_others_can_read_or_that_is_none_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |text: &str, mode: u32| {
+            let path = dir.path().join(format!("{mode:o}"));
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            Domain { name: "a".into(), shared_key_file: path, encrypt: true }
+        };
+        let digits = "0123456789abcdef".repeat(4);
+        assert!(file(&format!("{digits}\n"), 0o640).shared_key().is_ok());
+        let error = |domain: Domain| domain.shared_key().err().unwrap().to_string();
+        assert!(error(file(&digits, 0o644)).contains("chmod 0640"));
+        for wrong in ["", "0123", &digits[1..], &format!("{digits}0"), &digits.replace('0', "g")] {
+            let error = error(file(wrong, 0o600));
+            assert!(error.contains("openssl rand -hex 32") && !error.contains("0123"), "{error}");
+        }
+        let none = Domain { name: "a".into(), shared_key_file: dir.path().join("none"), encrypt: true };
+        assert!(error(none).contains("read the shared key"));
+    }
+}

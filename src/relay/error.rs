@@ -1,0 +1,56 @@
+//! Errors of the relay: what was tried, on what, why it failed, what to do.
+
+use crate::store::StoreError;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Why the relay cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file cannot be read.
+    #[error("cannot {action} {}: {source}", path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The configuration is wrong.
+    #[error("{}: {why}", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, with its line.
+        why: String,
+    },
+    /// The shared key cannot be used.
+    #[error("shared key {}: {why}", path.display())]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// The store cannot be used as configured.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The HTTP address cannot be bound.
+    #[error("cannot listen on {address}: {source}; set another address ([http] listen)")]
+    Http {
+        /// The address.
+        address: SocketAddr,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// A resource of the system is missing.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+}

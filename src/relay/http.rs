@@ -1,0 +1,180 @@
+//! HTTP of the relay: metrics, health, and recalls by those who know what will be asked for.
+
+use crate::breaker::BreakerState;
+use crate::error::Error;
+use crate::queue::Recall;
+use crate::relay::State as Relay;
+use crate::store::ErrorKind;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Maximum bytes of a request: the hashes of half a million blocks.
+const BODY_MAX: usize = 20 << 20;
+/// Maximum time that a request may wait for its blocks.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Bind the listener. Return it with its address.
+pub fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
+    let failed = |source| Error::Http { address, source };
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    if !address.ip().is_loopback() {
+        tracing::warn!(
+            "HTTP on {address} is reachable from other machines: whoever reaches it can have blocks brought in"
+        );
+    }
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
+}
+
+/// Serve until the runtime ends.
+pub async fn serve(listener: TcpListener, relay: Arc<Relay>) {
+    let router = Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/metrics", get(metrics))
+        .route("/v1/recall", post(recall).layer(DefaultBodyLimit::max(BODY_MAX)))
+        .with_state(relay);
+    let served = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => axum::serve(listener, router).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = served {
+        tracing::error!("HTTP is not served any more: {error}");
+    }
+}
+
+/// A request to bring a prefix in.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Ask {
+    /// Fingerprint of the space: 64 hexadecimal digits.
+    fingerprint: String,
+    /// Hashes of the blocks of a prefix, from the first on: 32 hexadecimal digits each.
+    hashes: Vec<String>,
+    /// Milliseconds to wait for them.
+    #[serde(default)]
+    wait_ms: u64,
+}
+
+/// What has become of it.
+#[derive(Serialize)]
+struct Answer {
+    /// It is over; otherwise it goes on.
+    done: bool,
+    /// Blocks of the prefix that the daemon has cached now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blocks: Option<usize>,
+}
+
+async fn recall(State(relay): State<Arc<Relay>>, Json(ask): Json<Ask>) -> Result<Json<Answer>, (StatusCode, String)> {
+    let wrong = |why: &str| (StatusCode::BAD_REQUEST, format!("{why}\n"));
+    let fingerprint = bytes(&ask.fingerprint).ok_or_else(|| wrong("fingerprint: expected 64 hexadecimal digits"))?;
+    let hash = |text: &String| (text.len() == 32).then(|| u128::from_str_radix(text, 16).ok()).flatten();
+    let hashes: Option<Vec<u128>> = ask.hashes.iter().map(hash).collect();
+    let hashes = hashes.filter(|hashes| !hashes.is_empty() && !hashes.contains(&0));
+    let hashes =
+        hashes.ok_or_else(|| wrong("hashes: expected at least one, of 32 hexadecimal digits, none of them 0"))?;
+    let (done, brought) = oneshot::channel();
+    if !relay.recall(fingerprint, Recall { hashes, done }) {
+        let why = "no engine of this daemon has a space with this fingerprint open to relays\n";
+        return Err((StatusCode::NOT_FOUND, why.into()));
+    }
+    let wait = Duration::from_millis(ask.wait_ms).min(WAIT_MAX);
+    match tokio::time::timeout(wait, brought).await {
+        Ok(Ok(blocks)) => Ok(Json(Answer { done: true, blocks: Some(blocks) })),
+        Ok(Err(_)) => Err((StatusCode::SERVICE_UNAVAILABLE, "too many recalls wait, or the space has closed\n".into())),
+        Err(_) => Ok(Json(Answer { done: false, blocks: None })),
+    }
+}
+
+/// Return the bytes of hexadecimal digits.
+fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digits: Option<Vec<u8>> = text.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
+    let pairs: Vec<u8> = digits?.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
+    pairs.try_into().ok().filter(|_| text.len() == 2 * N)
+}
+
+async fn metrics(State(relay): State<Arc<Relay>>) -> String {
+    text(&relay)
+}
+
+/// Return the metrics in Prometheus' text format.
+fn text(relay: &Relay) -> String {
+    let mut out = String::new();
+    let mut family = |name: &str, kind: &str, help: &str, series: Vec<(String, u64)>| {
+        let _ = write!(out, "# HELP kvtide_relay_{name} {help}\n# TYPE kvtide_relay_{name} {kind}\n");
+        for (labels, value) in series {
+            let _ = writeln!(out, "kvtide_relay_{name}{labels} {value}");
+        }
+    };
+    let one = |counter: &AtomicU64| vec![(String::new(), counter.load(Ordering::Relaxed))];
+    let (own, store) = (&relay.shared.counters, relay.shared.endpoint.counters());
+    let open = u64::from(relay.shared.endpoint.state() == BreakerState::Open);
+    family(
+        "daemon_connected",
+        "gauge",
+        "1 while the daemon answers.",
+        vec![(String::new(), relay.is_connected().into())],
+    );
+    family(
+        "store_in_use",
+        "gauge",
+        "0 while the store is not used because it failed.",
+        vec![(String::new(), 1 - open)],
+    );
+    for (name, help, counter) in [
+        ("blocks_out_total", "Blocks copied to the store.", &own.blocks_out),
+        ("blocks_there_total", "Blocks that the store had when they were to be copied.", &own.blocks_there),
+        ("blocks_not_out_total", "Blocks that could not be copied to the store.", &own.blocks_not_out),
+        ("blocks_dropped_total", "Blocks not copied because too many waited.", &own.blocks_dropped),
+        ("blocks_recalled_total", "Blocks that recalls asked for.", &own.blocks_recalled),
+        ("blocks_in_total", "Blocks brought in.", &own.blocks_in),
+        ("feed_gaps_total", "Times that the daemon's cache was listed, the first time included.", &own.gaps),
+        ("store_reads_total", "Reads of runs.", &store.gets),
+        ("store_hits_total", "Reads that found the run.", &store.hits),
+        ("store_hedges_total", "Reads that were sent a second time.", &store.hedges),
+        ("store_bad_runs_total", "Runs that failed verification.", &store.bad_runs),
+        ("store_writes_total", "Writes of runs.", &store.puts),
+        ("store_read_bytes_total", "Bytes of runs that were read.", &store.bytes_read),
+        ("store_written_bytes_total", "Bytes of runs that were written.", &store.bytes_written),
+    ] {
+        family(name, "counter", help, one(counter));
+    }
+    let errors = ErrorKind::ALL.map(|kind| (format!("{{kind=\"{}\"}}", kind.name()), store.errors(kind)));
+    family("store_errors_total", "counter", "Failed requests to the store.", errors.to_vec());
+    let spaces = relay.figures();
+    let label = |name: &str| format!("{{space=\"{}\"}}", name.replace('\\', "\\\\").replace('"', "\\\""));
+    for (family_name, help, figure) in [
+        ("cached_blocks", "Blocks that the daemon has cached, as the feed tells.", 0),
+        ("waiting_runs", "Runs that wait to be copied to the store.", 1),
+        ("waiting_recalls", "Recalls that wait.", 2),
+    ] {
+        let of = |(name, figures): &(String, (usize, usize, usize))| {
+            let all = [figures.0, figures.1, figures.2];
+            (label(name), all[figure] as u64)
+        };
+        family(family_name, "gauge", help, spaces.iter().map(of).collect());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn only_whole_fingerprints_are_taken() {
+        let digits = "0f".repeat(32);
+        assert_eq!(super::bytes::<32>(&digits), Some([15; 32]));
+        for wrong in ["", &digits[1..], &digits[2..], &format!("{digits}0"), &digits.replace('f', "g")] {
+            assert_eq!(super::bytes::<32>(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! `kvtide-relay`: copies a daemon's blocks to a store and back.
+
+use clap::Parser;
+use kvtide_relay::config::Config;
+use kvtide_relay::error::Error;
+use kvtide_relay::relay::Relay;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+/// Copy a kvtide daemon's blocks to S3, GCS, Azure, Valkey, Redis or a directory, and back
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    after_help = "Examples:\n  kvtide-relay --config /etc/kvtide/relay.toml\n  kvtide-relay --config /etc/kvtide/relay.toml --check"
+)]
+struct Arguments {
+    /// Configuration file
+    #[arg(long, value_name = "PATH", default_value = "/etc/kvtide/relay.toml")]
+    config: PathBuf,
+    /// Check the configuration and the shared key, and end
+    #[arg(long)]
+    check: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let filter = EnvFilter::try_from_env("KVTIDE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<(), Error> {
+    let config = Config::read(&arguments.config)?;
+    if arguments.check {
+        return config.domain.shared_key().map(|_| tracing::info!("{}: ok", arguments.config.display()));
+    }
+    let mut signals =
+        Signals::new([SIGTERM, SIGINT]).map_err(|source| Error::System { action: "handle signals", source })?;
+    let relay = Relay::start(config)?;
+    tracing::info!("serving metrics on http://{}", relay.listen());
+    let signal = signals.forever().next();
+    tracing::info!("signal {}: ending", signal.unwrap_or(0));
+    drop(relay);
+    Ok(())
+}

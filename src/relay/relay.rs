@@ -1,0 +1,224 @@
+//! The relay: it watches which spaces the daemon has open and serves each of them.
+
+use crate::config::Config;
+use crate::endpoint::{Endpoint, EndpointConfig};
+use crate::error::Error;
+use crate::http;
+use crate::presence::{Presence, PresenceConfig};
+use crate::queue::Recall;
+use crate::space::{Counters, Shared, Space};
+use crate::store::{ObjectStore, Store, ValkeyConfig, ValkeyStore};
+use kvtide_client::{SpaceChange, Watch};
+use kvtide_wire::hello::SpaceOpened;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+
+/// Maximum time of an answer of the daemon.
+const ANSWER: Duration = Duration::from_secs(10);
+/// Time between two looks whether the relay is to end.
+const LOOK: Duration = Duration::from_millis(200);
+/// Time between two attempts to reach a daemon that is not there.
+const AGAIN: Duration = Duration::from_millis(500);
+/// Threads that talk to the store.
+const STORE_THREADS: usize = 2;
+
+/// A running relay.
+pub struct Relay {
+    state: Arc<State>,
+    watcher: Option<JoinHandle<()>>,
+    listen: SocketAddr,
+    /// Ends its threads without waiting for them.
+    runtime: Option<Runtime>,
+}
+
+/// What the threads of a relay share.
+pub(crate) struct State {
+    pub shared: Shared,
+    /// The spaces that are served, by the daemon's number.
+    spaces: Mutex<BTreeMap<u32, Space>>,
+    connected: AtomicBool,
+    over: AtomicBool,
+}
+
+impl Relay {
+    /// Start a relay. A daemon or a store that is not there is no error: the relay goes on trying.
+    ///
+    /// # Errors
+    /// The configuration, the shared key or the store cannot be used, or the HTTP address cannot be bound.
+    pub fn start(config: Config) -> Result<Relay, Error> {
+        let key = config.domain.shared_key()?;
+        let store = open(&config)?;
+        let failed = |action| move |source| Error::System { action, source };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(STORE_THREADS)
+            .thread_name("kvtide-store")
+            .enable_all()
+            .build()
+            .map_err(failed("start the threads for the store"))?;
+        let _entered = runtime.enter();
+        let settings = EndpointConfig {
+            deadline: config.store.deadline(),
+            in_flight_kib_max: config.store.in_flight_mib << 10,
+            ..EndpointConfig::default()
+        };
+        let endpoint = Arc::new(Endpoint::new(store, settings));
+        let presence = Arc::new(Presence::new(Arc::clone(&endpoint), PresenceConfig::default()));
+        let (listener, listen) = http::bind(config.http.listen)?;
+        let shared = Shared {
+            config: Arc::new(config),
+            key,
+            endpoint,
+            presence,
+            runtime: runtime.handle().clone(),
+            counters: Arc::new(Counters::default()),
+        };
+        let state = Arc::new(State {
+            shared,
+            spaces: Mutex::default(),
+            connected: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+        });
+        runtime.spawn(http::serve(listener, Arc::clone(&state)));
+        let watching = Arc::clone(&state);
+        let watcher = std::thread::Builder::new().name("kvtide-watch".into()).spawn(move || watching.run());
+        let watcher = Some(watcher.map_err(failed("start the thread that watches the daemon"))?);
+        drop(_entered);
+        Ok(Relay { state, watcher, listen, runtime: Some(runtime) })
+    }
+
+    /// Return the address of its HTTP listener.
+    pub fn listen(&self) -> SocketAddr {
+        self.listen
+    }
+}
+
+/// Ends the sessions with the daemon. Requests to the store that are in flight are dropped.
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.state.over.store(true, Ordering::Relaxed);
+        if self.watcher.take().is_some_and(|watcher| watcher.join().is_err()) {
+            tracing::error!("the thread that watched the daemon panicked");
+        }
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn open(config: &Config) -> Result<Arc<dyn Store>, Error> {
+    let settings = &config.store;
+    if settings.is_valkey() {
+        let valkey = ValkeyConfig {
+            url: settings.url.clone(),
+            cluster: settings.cluster,
+            ttl: Duration::from_secs(settings.ttl_s),
+            timeout: settings.deadline(),
+        };
+        return Ok(Arc::new(ValkeyStore::open(&valkey)?));
+    }
+    let options: Vec<(String, String)> = settings.options.clone().into_iter().collect();
+    Ok(Arc::new(ObjectStore::open(&settings.url, &options, settings.deadline())?))
+}
+
+impl State {
+    fn spaces(&self) -> MutexGuard<'_, BTreeMap<u32, Space>> {
+        self.spaces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Return whether the relay is connected to the daemon.
+    pub fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Relaxed)
+    }
+
+    /// Return the name, and the figures, of each space.
+    pub fn figures(&self) -> Vec<(String, (usize, usize, usize))> {
+        self.spaces().values().map(|space| (space.name().to_owned(), space.figures())).collect()
+    }
+
+    /// Have a prefix brought in. Return false if no space with this fingerprint is served.
+    pub fn recall(&self, fingerprint: [u8; 32], recall: Recall) -> bool {
+        match self.spaces().values().find(|space| space.fingerprint() == fingerprint) {
+            Some(space) => {
+                space.recall(recall);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn run(&self) {
+        let mut told = String::new();
+        while !self.over.load(Ordering::Relaxed) {
+            let daemon = &self.shared.config.daemon;
+            match Watch::connect(&daemon.socket, daemon.token_file.as_deref(), ANSWER) {
+                Ok((watch, open)) => {
+                    told.clear();
+                    tracing::info!("connected to the daemon at {}", daemon.socket.display());
+                    self.connected.store(true, Ordering::Relaxed);
+                    open.into_iter().for_each(|space| self.open(space));
+                    self.watch(&watch);
+                    self.connected.store(false, Ordering::Relaxed);
+                    self.close_all();
+                }
+                Err(error) => {
+                    // Once for each reason: a daemon may be away for long.
+                    let error = error.to_string();
+                    if error != told {
+                        tracing::warn!("{error}; the relay tries again every {AGAIN:?}");
+                        told = error;
+                    }
+                    // PACE: until the daemon is there, or the relay ends.
+                    std::thread::sleep(AGAIN);
+                }
+            }
+        }
+        self.close_all();
+    }
+
+    /// Serve the spaces that open until the daemon or the relay ends.
+    fn watch(&self, watch: &Watch) {
+        while !self.over.load(Ordering::Relaxed) {
+            match watch.next(LOOK) {
+                Ok(Some(SpaceChange::Opened(space))) => self.open(space),
+                Ok(Some(SpaceChange::Closed(space))) => self.close(space),
+                Ok(None) => self.close_ended(),
+                Err(error) => return tracing::warn!("{error}; the relay connects again"),
+            }
+        }
+    }
+
+    fn open(&self, space: SpaceOpened) {
+        let (number, name) = (space.space, space.name.clone());
+        match Space::start(self.shared.clone(), space) {
+            Ok(space) => {
+                tracing::info!("space {number} ({name}): served");
+                self.spaces().insert(number, space);
+            }
+            Err(error) => tracing::warn!("space {number} ({name}): not served: {error}"),
+        }
+    }
+
+    fn close(&self, number: u32) {
+        let space = self.spaces().remove(&number);
+        if let Some(space) = space {
+            tracing::info!("space {number} ({}): closed", space.name());
+            space.end();
+        }
+    }
+
+    /// Drop the spaces of which the daemon has ended a session.
+    fn close_ended(&self) {
+        let ended: Vec<u32> = self.spaces().iter().filter(|(_, space)| space.is_over()).map(|(n, _)| *n).collect();
+        ended.into_iter().for_each(|number| self.close(number));
+    }
+
+    fn close_all(&self) {
+        let all: Vec<u32> = self.spaces().keys().copied().collect();
+        all.into_iter().for_each(|number| self.close(number));
+    }
+}

@@ -1,0 +1,301 @@
+//! Daemons that share blocks through relays and a store.
+
+use crate::blocks::{Memory, attach, attach_model, hashes, load, store};
+use crate::nvme::Dir;
+use crate::relay::with_relays;
+use crate::{BOUND, daemon, sessions, until_status};
+use kvtide_bench::private_daemon::PrivateDaemon;
+use kvtide_client::{Channel, Client};
+use kvtide_relay::config::Config;
+use kvtide_relay::relay::Relay;
+use kvtide_wire::entry::Level;
+use rustix::process::Signal;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Return the configuration of a relay of a daemon, with a store in a directory.
+fn configuration(dir: &Dir, socket: &Path, rest: &str) -> String {
+    let (store, key) = (dir.path().join("store"), dir.path().join("key"));
+    std::fs::create_dir_all(&store).unwrap();
+    std::fs::write(&key, "0123456789abcdef".repeat(4)).unwrap();
+    std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
+    format!(
+        "[daemon]\nsocket = \"{}\"\n[domain]\nname = \"a\"\nshared_key_file = \"{}\"\n[store]\nurl = \"file://{}\"\n\
+         [http]\nlisten = \"127.0.0.1:0\"\n{rest}\n",
+        socket.display(),
+        key.display(),
+        store.display()
+    )
+}
+
+fn relay(dir: &Dir, daemon: &PrivateDaemon, rest: &str) -> Relay {
+    let text = configuration(dir, daemon.socket(), rest);
+    Relay::start(Config::parse(Path::new("relay.toml"), &text).unwrap()).unwrap()
+}
+
+/// Send a request; return the status and the body.
+fn http(address: SocketAddr, request: &str, body: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(BOUND)).unwrap();
+    let length = body.len();
+    let head = format!("{request} HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n");
+    stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+fn metric(address: SocketAddr, name: &str) -> u64 {
+    let (_, text) = http(address, "GET /metrics", "");
+    let line = text.lines().find(|line| line.split([' ', '{']).next() == Some(&format!("kvtide_relay_{name}")));
+    line.unwrap_or_else(|| panic!("{name} is not in {text}")).rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+/// Wait until a metric has a value.
+fn until_metric(address: SocketAddr, name: &str, least: u64) {
+    let deadline = Instant::now() + BOUND;
+    while metric(address, name) < least {
+        assert!(Instant::now() < deadline, "{name} stays below {least}: {}", http(address, "GET /metrics", "").1);
+    }
+}
+
+/// Wait until a relay serves this number of spaces, and has listed what they have cached.
+fn until_served(address: SocketAddr, spaces: usize) {
+    let deadline = Instant::now() + BOUND;
+    let served = || http(address, "GET /metrics", "").1.matches("kvtide_relay_cached_blocks{").count();
+    while served() < spaces {
+        assert!(Instant::now() < deadline, "{spaces} spaces are not served");
+    }
+    until_metric(address, "feed_gaps_total", spaces as u64);
+}
+
+fn recall(address: SocketAddr, hashes: &[u128], wait: Duration) -> (u16, String) {
+    let hashes: Vec<String> = hashes.iter().map(|hash| format!("\"{hash:032x}\"")).collect();
+    let (fingerprint, wait) = ("09".repeat(32), wait.as_millis());
+    let ask = format!("{{\"fingerprint\":\"{fingerprint}\",\"hashes\":[{}],\"wait_ms\":{wait}}}", hashes.join(","));
+    http(address, "POST /v1/recall", &ask)
+}
+
+type Engine = (Client, Channel, Memory);
+
+/// Start a daemon with an engine of `blocks` blocks of its own.
+fn machine(blocks: u32) -> (PrivateDaemon, Engine) {
+    let daemon = daemon(&with_relays("a"));
+    let engine = attach(daemon.socket(), 1, 0, blocks);
+    (daemon, engine)
+}
+
+fn found((_, channel, _): &mut Engine, prefix: u128, blocks: u32) -> u32 {
+    channel.lookup(&hashes(prefix, blocks), BOUND).unwrap().blocks
+}
+
+#[test]
+fn what_one_machine_has_used_twice_is_a_hit_on_another_also_when_the_first_is_gone() {
+    const BLOCKS: u32 = 40;
+    let dir = Dir::new();
+    let (first, mut engine) = machine(BLOCKS);
+    let relay_there = relay(&dir, &first, "");
+    store(&mut engine.1, &mut engine.2, 1, BLOCKS, Level::Published);
+    store(&mut engine.1, &mut engine.2, 2, BLOCKS, Level::Published);
+    load(&mut engine.1, &mut engine.2, 1, BLOCKS);
+    until_metric(relay_there.listen(), "blocks_out_total", BLOCKS.into());
+    let dump = |dir: &Path| -> String {
+        let mut all = String::new();
+        let mut dirs = vec![dir.to_owned()];
+        while let Some(dir) = dirs.pop() {
+            for entry in std::fs::read_dir(dir).unwrap() {
+                let entry = entry.unwrap();
+                all += &format!("{}\n", entry.path().display());
+                if entry.file_type().unwrap().is_dir() {
+                    dirs.push(entry.path());
+                }
+            }
+        }
+        all
+    };
+    let names = dump(&dir.path().join("store"));
+    assert!(!names.contains(&format!("{:032x}", hashes(1, 1)[0])) && !names.contains(&"09".repeat(16)), "{names}");
+    drop((relay_there, engine, first));
+    let (second, mut engine) = machine(BLOCKS);
+    let relay_here = relay(&dir, &second, "");
+    assert_eq!(found(&mut engine, 1, BLOCKS), 0);
+    until_served(relay_here.listen(), 1);
+    let (status, answer) = recall(relay_here.listen(), &hashes(1, BLOCKS), BOUND);
+    assert_eq!((status, answer.as_str()), (200, "{\"done\":true,\"blocks\":40}"));
+    assert_eq!(found(&mut engine, 1, BLOCKS), BLOCKS);
+    load(&mut engine.1, &mut engine.2, 1, BLOCKS); // compares every byte
+    // The other prefix was used once.
+    let (_, answer) = recall(relay_here.listen(), &hashes(2, BLOCKS), BOUND);
+    assert_eq!(answer, "{\"done\":true,\"blocks\":0}");
+    assert_eq!(metric(relay_here.listen(), "blocks_in_total"), u64::from(BLOCKS));
+    assert_eq!(metric(relay_here.listen(), "blocks_out_total"), 0, "what came from the store does not go back");
+}
+
+/// Another relay has written a shorter prefix, or a longer one: its tails are other runs.
+#[test]
+fn prefixes_of_other_lengths_share_all_blocks_they_have_in_common() {
+    let dir = Dir::new();
+    let (first, mut engine) = machine(64);
+    let there = relay(&dir, &first, "[copy_out]\nwhen = \"stored\"");
+    until_served(there.listen(), 1);
+    store(&mut engine.1, &mut engine.2, 1, 13, Level::Published);
+    until_metric(there.listen(), "blocks_out_total", 13);
+    let (second, mut other) = machine(64);
+    let here = relay(&dir, &second, "[copy_out]\nwhen = \"never\"");
+    until_served(here.listen(), 1);
+    for (asked, brought) in [(7, 4), (20, 13), (13, 13)] {
+        let (_, answer) = recall(here.listen(), &hashes(1, asked), BOUND);
+        assert_eq!(answer, format!("{{\"done\":true,\"blocks\":{brought}}}"), "{asked} blocks asked for");
+        assert_eq!(found(&mut other, 1, asked), brought);
+    }
+    load(&mut other.1, &mut other.2, 1, 13);
+}
+
+#[test]
+fn several_shards_are_shared_and_a_block_counts_when_all_are_there() {
+    let dir = Dir::new();
+    let machine = || {
+        let daemon = daemon(&with_relays("a"));
+        let shards = [0, 1].map(|shard| attach(daemon.socket(), 2, shard, 16));
+        (daemon, shards)
+    };
+    let (first, mut shards) = machine();
+    let there = relay(&dir, &first, "[copy_out]\nwhen = \"stored\"");
+    until_served(there.listen(), 1);
+    for (_, channel, memory) in &mut shards {
+        store(channel, memory, 5, 8, Level::Published);
+    }
+    until_metric(there.listen(), "blocks_out_total", 8);
+    let (second, mut others) = machine();
+    let here = relay(&dir, &second, "");
+    until_served(here.listen(), 1);
+    assert_eq!(recall(here.listen(), &hashes(5, 8), BOUND).1, "{\"done\":true,\"blocks\":8}");
+    for (_, channel, memory) in &mut others {
+        load(channel, memory, 5, 8);
+    }
+}
+
+#[test]
+fn bytes_that_were_changed_in_the_store_are_a_miss() {
+    let dir = Dir::new();
+    let (first, mut engine) = machine(8);
+    let there = relay(&dir, &first, "[copy_out]\nwhen = \"stored\"");
+    until_served(there.listen(), 1);
+    store(&mut engine.1, &mut engine.2, 1, 8, Level::Published);
+    until_metric(there.listen(), "blocks_out_total", 8);
+    let mut dirs = vec![dir.path().join("store")];
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                dirs.push(path);
+                continue;
+            }
+            let mut bytes = std::fs::read(&path).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+        }
+    }
+    let (second, mut other) = machine(8);
+    let here = relay(&dir, &second, "");
+    until_served(here.listen(), 1);
+    assert_eq!(recall(here.listen(), &hashes(1, 8), BOUND).1, "{\"done\":true,\"blocks\":0}");
+    assert_eq!((found(&mut other, 1, 8), metric(here.listen(), "store_bad_runs_total")), (0, 1));
+}
+
+#[test]
+fn recalls_that_make_no_sense_are_told_so() {
+    let dir = Dir::new();
+    let (first, _engine) = machine(8);
+    let relay = relay(&dir, &first, "");
+    until_served(relay.listen(), 1);
+    let ask = |body: &str| http(relay.listen(), "POST /v1/recall", body);
+    for (body, status, part) in [
+        ("", 400, "JSON"),
+        ("{\"fingerprint\":\"09\",\"hashes\":[]}", 400, "64 hexadecimal digits"),
+        (&format!("{{\"fingerprint\":\"{}\",\"hashes\":[]}}", "09".repeat(32)), 400, "at least one"),
+        (&format!("{{\"fingerprint\":\"{}\",\"hashes\":[\"1\"]}}", "09".repeat(32)), 400, "32 hexadecimal digits"),
+        (&format!("{{\"fingerprint\":\"{}\",\"hashes\":[\"{:032x}\"]}}", "08".repeat(32), 5), 404, "fingerprint"),
+    ] {
+        let (found, text) = ask(body);
+        assert!(found == status && text.contains(part), "{body}: {found} {text}");
+    }
+    assert_eq!(http(relay.listen(), "GET /healthz", ""), (200, "ok\n".into()));
+}
+
+/// Start the program `kvtide-relay`, and return it with its address.
+fn program(dir: &Dir, daemon: &PrivateDaemon, rest: &str) -> (Child, SocketAddr) {
+    let file = dir.path().join("relay.toml");
+    std::fs::write(&file, configuration(dir, daemon.socket(), rest)).unwrap();
+    let binary = Path::new(env!("CARGO_BIN_EXE_kvtide")).with_file_name("kvtide-relay");
+    assert!(binary.exists(), "{} is missing: build it (cargo build -p kvtide-relay)", binary.display());
+    let mut child = Command::new(binary).arg("--config").arg(&file).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
+    let address =
+        lines.find_map(|line| line.unwrap().split_once("http://").map(|(_, address)| address.parse().unwrap()));
+    // Read on, so that the relay can write its log.
+    std::thread::spawn(move || lines.for_each(drop));
+    (child, address.expect("the relay says where it listens"))
+}
+
+/// A relay that is killed at any moment leaves nothing, disturbs nobody, and its successor goes on.
+#[test]
+fn relays_killed_at_any_moment_cost_nobody_anything() {
+    const ROUNDS: u64 = 12;
+    let dir = Dir::new();
+    let (mut first, mut engine) = machine(32);
+    for round in 1..=ROUNDS {
+        let (mut child, address) = program(&dir, &first, "[copy_out]\nwhen = \"stored\"");
+        until_served(address, 1);
+        store(&mut engine.1, &mut engine.2, round.into(), 32, Level::Published);
+        // Killed while nothing, some, or all of it has been copied.
+        until_metric(address, "blocks_out_total", (round % 4) * 8);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        load(&mut engine.1, &mut engine.2, round.into(), 32);
+    }
+    until_status(&mut first, "no relay is left", |status| sessions(status) == (1, 0));
+    let (mut child, address) = program(&dir, &first, "[copy_out]\nwhen = \"stored\"");
+    until_served(address, 1);
+    let waiting = |address| metric(address, "blocks_out_total") + metric(address, "blocks_there_total");
+    let deadline = Instant::now() + BOUND;
+    while waiting(address) < 32 * ROUNDS {
+        assert!(Instant::now() < deadline, "the successor copies what its predecessors did not");
+    }
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), Signal::TERM).unwrap();
+    assert!(child.wait().unwrap().success());
+    let (second, mut other) = machine(32);
+    let here = relay(&dir, &second, "");
+    until_served(here.listen(), 1);
+    for round in 1..=ROUNDS {
+        assert_eq!(recall(here.listen(), &hashes(round.into(), 32), BOUND).1, "{\"done\":true,\"blocks\":32}");
+        load(&mut other.1, &mut other.2, round.into(), 32);
+    }
+}
+
+/// The daemon ends and comes back, a second model comes and goes: the relay follows.
+#[test]
+fn a_relay_outlives_its_daemon_and_serves_each_space() {
+    let dir = Dir::new();
+    let (first, mut engine) = machine(8);
+    let socket = first.socket().to_owned();
+    let relay = relay(&dir, &first, "[copy_out]\nwhen = \"stored\"");
+    until_served(relay.listen(), 1);
+    store(&mut engine.1, &mut engine.2, 1, 4, Level::Published);
+    until_metric(relay.listen(), "blocks_out_total", 4);
+    let mut model = attach_model(&socket, None, (1, 0), 7, 8);
+    until_served(relay.listen(), 2);
+    store(&mut model.1, &mut model.2, 1, 4, Level::Published);
+    until_metric(relay.listen(), "blocks_out_total", 8);
+    drop((engine, model, first));
+    let deadline = Instant::now() + BOUND;
+    while metric(relay.listen(), "daemon_connected") == 1 {
+        assert!(Instant::now() < deadline, "the relay notices the end of its daemon");
+    }
+}
