@@ -16,8 +16,8 @@
 //! **What this detects.** Without encryption: damage by disks, memory and networks, short objects, a run under the name of another, blocks
 //! in another order, a run of another prefix, a header from someone who lacks the shared key. One damaged block in 2^64 passes the CRC.
 //! It does not detect a *chosen* change of bytes that keeps the CRC. A store whose operator may do that needs encryption, which detects
-//! it. The reason for a CRC and an HMAC in place of an HMAC over all bytes is cost: CRC-64 by SIMD takes 10 GB/s and more on one core,
-//! HMAC-SHA256 below 2 GB/s with the processor's SHA instructions and a fifth of that without.
+//! it. The reason for a CRC and an HMAC in place of an HMAC over all bytes is cost: on one core of an AMD EPYC with SHA instructions,
+//! CRC-64 takes 54 GB/s, AES-256-GCM 9, and HMAC-SHA256 2.2 (2026-11, 4 MiB in the cache).
 //! Neither mode detects an older run put back under its own name: its blocks are still those that the hashes name.
 //!
 //! **Nonces.** The key is derived for each run from its name, and nonces are random. GCM fails if one key sees a nonce twice: with 2^20 blocks
