@@ -1,7 +1,8 @@
 //! Which runs of a prefix a store holds. An answer is a hint: a run may be gone when it is read, or be there although it was not.
 //!
-//! Runs expire in order of use, and a use of a prefix uses its first runs as well, so that mostly the last runs of a prefix are missing.
-//! A hole is possible all the same. A load stops at the first hole it meets.
+//! Valkey drops the runs that were not used for longest, and a use of a prefix uses its first runs as well: mostly the last runs of a prefix
+//! are missing. A bucket drops the oldest runs: mostly the first ones are missing, so a search always asks for the first. Other holes are
+//! possible. A load stops at the first hole it meets.
 
 use crate::endpoint::Endpoint;
 use crate::name::RunName;

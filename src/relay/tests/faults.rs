@@ -161,7 +161,7 @@ async fn ten_thousand_faults_give_no_wrong_byte() {
         let mut random = Random(42);
         let mut outcomes = Outcomes::default();
         let before = proxy.happened();
-        for _ in 0..5_000 {
+        while proxy.happened() - before < 5_000 {
             let which = random.below(prefix.runs.len() as u64) as usize;
             let (run, object) = &prefix.runs[which];
             let writes = random.below(5) == 0;
@@ -189,7 +189,6 @@ async fn ten_thousand_faults_give_no_wrong_byte() {
             assert_eq!(endpoint.load(run, run.layout().count).await.unwrap().unwrap(), contents(expected));
         }
     }
-    assert!(proxy.happened() > 8_000, "{} of 10,000 faults happened", proxy.happened());
 }
 
 async fn check(endpoint: &Endpoint, run: &Run<'_>, expected: &[BlockKey], outcomes: &mut Outcomes) {
