@@ -163,19 +163,22 @@ install_test_tools() {
     command -v curl >/dev/null || missing+=(curl)
     command -v chromium >/dev/null || missing+=(chromium)
     install_debian "${missing[@]}"
-    install_prometheus
+    missing=()
+    command -v prometheus >/dev/null && command -v promtool >/dev/null || missing+=(prometheus)
+    command -v redis-server >/dev/null || missing+=(redis-server)
+    install_without_services "${missing[@]}"
 }
 
-# `prometheus` and `promtool` without the service, and without the exporter that the package recommends.
-install_prometheus() {
+# Debian packages without the services that they start, and without what they recommend.
+install_without_services() {
     local sudo="" policy=/usr/sbin/policy-rc.d own="" status=0
-    command -v prometheus >/dev/null && command -v promtool >/dev/null && return 0
+    [ $# -gt 0 ] || return 0
     [ "$(id -u)" = 0 ] || sudo=sudo
     if [ ! -e $policy ]; then
         own=$policy
         printf '#!/bin/sh\nexit 101\n' | $sudo tee $policy >/dev/null && $sudo chmod +x $policy
     fi
-    install_debian --no-install-recommends prometheus || status=$?
+    install_debian --no-install-recommends "$@" || status=$?
     [ -z "$own" ] || $sudo rm "$own"
     return $status
 }
@@ -212,6 +215,13 @@ on_stand_in() {
 bundle_on_stand_in() {
     local target=${CARGO_TARGET_DIR:-target}
     "$target/tools/python/bin/python" "$target/gpu-bundle/run.py" --stand-in "$target/gpu-bundle/sim/libcuda.so.1" --budget 1800
+}
+
+# The relay's store against a server of S3.
+s3_store() {
+    local place=${CARGO_TARGET_DIR:-target}/tools/moto
+    [ -x "$place/bin/moto_server" ] || { python3 -m venv "$place" && "$place/bin/pip" install -q 'moto[server]==5.*'; } || return 1
+    KVTIDE_MOTO_SERVER=$place/bin/moto_server cargo test -p kvtide-relay --test s3
 }
 
 # Benches in a directory of their own, a line of arguments each.

@@ -234,6 +234,30 @@ mod tests {
 
     const LEAST: &str = "[domain]\nname = \"a\"\nshared_key_file = \"/k\"\n[store]\nurl = \"redis://h\"\n";
 
+    /// The example lists all keys, with their defaults.
+    #[test]
+    fn the_example_has_every_key_with_its_default() {
+        let text = include_str!("../../configs/relay.toml");
+        let example = parse(text).unwrap();
+        let least = parse(&LEAST.replace("\"a\"", "\"default\"").replace("/k", "/etc/kvtide/relay.key")).unwrap();
+        let least = Config { store: Store { url: example.store.url.clone(), ..least.store }, ..least };
+        assert_eq!(format!("{example:?}"), format!("{least:?}"));
+        // Every field is a key of the file, if only in a comment.
+        for key in format!("{example:#?}")
+            .lines()
+            .filter_map(|line| line.trim().split_once(": ").map(|(key, _)| key.to_owned()))
+        {
+            assert!(
+                text.contains(&format!("{key} = "))
+                    || text.contains(&format!("[{key}]"))
+                    || text.contains(&format!(".{key}]")),
+                "{key}"
+            );
+        }
+        let all = text.lines().map(|line| line.strip_prefix("# ").filter(|line| line.contains(" = ")).unwrap_or(line));
+        assert!(parse(&all.collect::<Vec<_>>().join("\n")).is_ok(), "also with the keys in comments");
+    }
+
     #[test]
     fn what_is_wrong_is_named_with_its_line() {
         let config = parse(LEAST).unwrap();

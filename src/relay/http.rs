@@ -3,7 +3,7 @@
 use crate::breaker::BreakerState;
 use crate::error::Error;
 use crate::queue::Recall;
-use crate::relay::State as Relay;
+use crate::spaces::Spaces as Relay;
 use crate::store::ErrorKind;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;

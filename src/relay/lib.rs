@@ -3,7 +3,7 @@
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | [`relay`] | the running relay: the spaces of the daemon that it serves |
+//! | [`relay`], `spaces` | the running relay; the spaces of the daemon that it serves |
 //! | `space` | one space: its sessions, the feed, threads that copy |
 //! | `chains`, `queue` | what the space has cached; what is to be copied |
 //! | `http` | metrics, and recalls |
@@ -30,4 +30,5 @@ mod queue;
 pub mod relay;
 pub mod run;
 mod space;
+mod spaces;
 pub mod store;

@@ -5,15 +5,13 @@ use crate::endpoint::{Endpoint, EndpointConfig};
 use crate::error::Error;
 use crate::http;
 use crate::presence::{Presence, PresenceConfig};
-use crate::queue::Recall;
-use crate::space::{Counters, Shared, Space};
+use crate::space::{Counters, Shared};
+use crate::spaces::Spaces;
 use crate::store::{ObjectStore, Store, ValkeyConfig, ValkeyStore};
 use kvtide_client::{SpaceChange, Watch};
-use kvtide_wire::hello::SpaceOpened;
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -29,20 +27,11 @@ const STORE_THREADS: usize = 2;
 
 /// A running relay.
 pub struct Relay {
-    state: Arc<State>,
+    over: Arc<AtomicBool>,
     watcher: Option<JoinHandle<()>>,
     listen: SocketAddr,
     /// Ends its threads without waiting for them.
     runtime: Option<Runtime>,
-}
-
-/// What the threads of a relay share.
-pub(crate) struct State {
-    pub shared: Shared,
-    /// The spaces that are served, by the daemon's number.
-    spaces: Mutex<BTreeMap<u32, Space>>,
-    connected: AtomicBool,
-    over: AtomicBool,
 }
 
 impl Relay {
@@ -77,18 +66,13 @@ impl Relay {
             runtime: runtime.handle().clone(),
             counters: Arc::new(Counters::default()),
         };
-        let state = Arc::new(State {
-            shared,
-            spaces: Mutex::default(),
-            connected: AtomicBool::new(false),
-            over: AtomicBool::new(false),
-        });
-        runtime.spawn(http::serve(listener, Arc::clone(&state)));
-        let watching = Arc::clone(&state);
-        let watcher = std::thread::Builder::new().name("kvtide-watch".into()).spawn(move || watching.run());
+        let (spaces, over) = (Arc::new(Spaces::new(shared)), Arc::new(AtomicBool::new(false)));
+        runtime.spawn(http::serve(listener, Arc::clone(&spaces)));
+        let watcher = Watcher { spaces, over: Arc::clone(&over) };
+        let watcher = std::thread::Builder::new().name("kvtide-watch".into()).spawn(move || watcher.run());
         let watcher = Some(watcher.map_err(failed("start the thread that watches the daemon"))?);
         drop(_entered);
-        Ok(Relay { state, watcher, listen, runtime: Some(runtime) })
+        Ok(Relay { over, watcher, listen, runtime: Some(runtime) })
     }
 
     /// Return the address of its HTTP listener.
@@ -100,7 +84,7 @@ impl Relay {
 /// Ends the sessions with the daemon. Requests to the store that are in flight are dropped.
 impl Drop for Relay {
     fn drop(&mut self) {
-        self.state.over.store(true, Ordering::Relaxed);
+        self.over.store(true, Ordering::Relaxed);
         if self.watcher.take().is_some_and(|watcher| watcher.join().is_err()) {
             tracing::error!("the thread that watched the daemon panicked");
         }
@@ -125,45 +109,27 @@ fn open(config: &Config) -> Result<Arc<dyn Store>, Error> {
     Ok(Arc::new(ObjectStore::open(&settings.url, &options, settings.deadline())?))
 }
 
-impl State {
-    fn spaces(&self) -> MutexGuard<'_, BTreeMap<u32, Space>> {
-        self.spaces.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// The thread that watches which spaces the daemon has open.
+struct Watcher {
+    spaces: Arc<Spaces>,
+    /// The relay is to end.
+    over: Arc<AtomicBool>,
+}
 
-    /// Return whether the relay is connected to the daemon.
-    pub fn is_connected(&self) -> bool {
-        self.connected.load(Ordering::Relaxed)
-    }
-
-    /// Return the name, and the figures, of each space.
-    pub fn figures(&self) -> Vec<(String, (usize, usize, usize))> {
-        self.spaces().values().map(|space| (space.name().to_owned(), space.figures())).collect()
-    }
-
-    /// Have a prefix brought in. Return false if no space with this fingerprint is served.
-    pub fn recall(&self, fingerprint: [u8; 32], recall: Recall) -> bool {
-        match self.spaces().values().find(|space| space.fingerprint() == fingerprint) {
-            Some(space) => {
-                space.recall(recall);
-                true
-            }
-            None => false,
-        }
-    }
-
+impl Watcher {
     fn run(&self) {
         let mut told = String::new();
         while !self.over.load(Ordering::Relaxed) {
-            let daemon = &self.shared.config.daemon;
+            let daemon = &self.spaces.shared.config.daemon;
             match Watch::connect(&daemon.socket, daemon.token_file.as_deref(), ANSWER) {
                 Ok((watch, open)) => {
                     told.clear();
                     tracing::info!("connected to the daemon at {}", daemon.socket.display());
-                    self.connected.store(true, Ordering::Relaxed);
-                    open.into_iter().for_each(|space| self.open(space));
+                    self.spaces.set_connected(true);
+                    open.into_iter().for_each(|space| self.spaces.open(space));
                     self.watch(&watch);
-                    self.connected.store(false, Ordering::Relaxed);
-                    self.close_all();
+                    self.spaces.set_connected(false);
+                    self.spaces.close_all();
                 }
                 Err(error) => {
                     // Once for each reason: a daemon may be away for long.
@@ -177,48 +143,18 @@ impl State {
                 }
             }
         }
-        self.close_all();
+        self.spaces.close_all();
     }
 
     /// Serve the spaces that open until the daemon or the relay ends.
     fn watch(&self, watch: &Watch) {
         while !self.over.load(Ordering::Relaxed) {
             match watch.next(LOOK) {
-                Ok(Some(SpaceChange::Opened(space))) => self.open(space),
-                Ok(Some(SpaceChange::Closed(space))) => self.close(space),
-                Ok(None) => self.close_ended(),
+                Ok(Some(SpaceChange::Opened(space))) => self.spaces.open(space),
+                Ok(Some(SpaceChange::Closed(space))) => self.spaces.close(space),
+                Ok(None) => self.spaces.close_ended(),
                 Err(error) => return tracing::warn!("{error}; the relay connects again"),
             }
         }
-    }
-
-    fn open(&self, space: SpaceOpened) {
-        let (number, name) = (space.space, space.name.clone());
-        match Space::start(self.shared.clone(), space) {
-            Ok(space) => {
-                tracing::info!("space {number} ({name}): served");
-                self.spaces().insert(number, space);
-            }
-            Err(error) => tracing::warn!("space {number} ({name}): not served: {error}"),
-        }
-    }
-
-    fn close(&self, number: u32) {
-        let space = self.spaces().remove(&number);
-        if let Some(space) = space {
-            tracing::info!("space {number} ({}): closed", space.name());
-            space.end();
-        }
-    }
-
-    /// Drop the spaces of which the daemon has ended a session.
-    fn close_ended(&self) {
-        let ended: Vec<u32> = self.spaces().iter().filter(|(_, space)| space.is_over()).map(|(n, _)| *n).collect();
-        ended.into_iter().for_each(|number| self.close(number));
-    }
-
-    fn close_all(&self) {
-        let all: Vec<u32> = self.spaces().keys().copied().collect();
-        all.into_iter().for_each(|number| self.close(number));
     }
 }

@@ -42,7 +42,19 @@ pub fn shipped(root: &Path) -> (Vec<Member>, Vec<Edge>) {
 /// vocabulary alone; the daemon never touches the engine's side; an engine that links the client must not carry
 /// the core; the simulator runs everything that is shipped and is not shipped itself.
 const ALLOWED: &[(&str, &[&str])] = &[
-    ("kvtide", &["kvtide-bench", "kvtide-daemon", "kvtide-format", "kvtide-nvme", "kvtide-tiering", "kvtide-wire"]),
+    (
+        "kvtide",
+        &[
+            "kvtide-bench",
+            "kvtide-client",
+            "kvtide-daemon",
+            "kvtide-format",
+            "kvtide-nvme",
+            "kvtide-tiering",
+            "kvtide-types",
+            "kvtide-wire",
+        ],
+    ),
     (
         "kvtide-bench",
         &[
@@ -58,7 +70,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("kvtide-daemon", &["kvtide-format", "kvtide-nvme", "kvtide-rt", "kvtide-tiering", "kvtide-types", "kvtide-wire"]),
     ("kvtide-rt", &["kvtide-wire"]),
     ("kvtide-nvme", &["kvtide-format", "kvtide-rt", "kvtide-types", "kvtide-wire"]),
-    ("kvtide-relay", &[]),
+    ("kvtide-relay", &["kvtide-client", "kvtide-types", "kvtide-wire"]),
     ("kvtide-types", &[]),
     ("kvtide-format", &["kvtide-types"]),
     ("kvtide-tiering", &["kvtide-format", "kvtide-types"]),
@@ -71,8 +83,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// Dependencies allowed for tests besides those: the daemon's tests attach to it.
-const ALLOWED_IN_TESTS: &[(&str, &[&str])] = &[("kvtide", &["kvtide-client"])];
+/// Dependencies allowed for tests besides those: daemons share blocks through relays.
+const ALLOWED_IN_TESTS: &[(&str, &[&str])] = &[("kvtide", &["kvtide-relay"])];
 
 /// The only crate that may enable the deliberate faults.
 const MUTANTS_USER: &str = "kvtide-sim";

@@ -1,0 +1,86 @@
+//! The spaces of the daemon that the relay serves.
+
+use crate::queue::Recall;
+use crate::space::{Shared, Space};
+use kvtide_wire::hello::SpaceOpened;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// All spaces, and what they share.
+pub(crate) struct Spaces {
+    pub shared: Shared,
+    /// By the daemon's number.
+    spaces: Mutex<BTreeMap<u32, Space>>,
+    connected: AtomicBool,
+}
+
+impl Spaces {
+    /// Serve no space yet.
+    pub fn new(shared: Shared) -> Spaces {
+        Spaces { shared, spaces: Mutex::default(), connected: AtomicBool::new(false) }
+    }
+
+    /// Note whether the daemon answers.
+    pub fn set_connected(&self, connected: bool) {
+        self.connected.store(connected, Ordering::Relaxed);
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeMap<u32, Space>> {
+        self.spaces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Return whether the relay is connected to the daemon.
+    pub fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Relaxed)
+    }
+
+    /// Return the name, and the figures, of each space.
+    pub fn figures(&self) -> Vec<(String, (usize, usize, usize))> {
+        self.all().values().map(|space| (space.name().to_owned(), space.figures())).collect()
+    }
+
+    /// Have a prefix brought in. Return false if no space with this fingerprint is served.
+    pub fn recall(&self, fingerprint: [u8; 32], recall: Recall) -> bool {
+        match self.all().values().find(|space| space.fingerprint() == fingerprint) {
+            Some(space) => {
+                space.recall(recall);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Serve a space.
+    pub fn open(&self, space: SpaceOpened) {
+        let (number, name) = (space.space, space.name.clone());
+        match Space::start(self.shared.clone(), space) {
+            Ok(space) => {
+                tracing::info!("space {number} ({name}): served");
+                self.all().insert(number, space);
+            }
+            Err(error) => tracing::warn!("space {number} ({name}): not served: {error}"),
+        }
+    }
+
+    /// Stop to serve a space.
+    pub fn close(&self, number: u32) {
+        let space = self.all().remove(&number);
+        if let Some(space) = space {
+            tracing::info!("space {number} ({}): closed", space.name());
+            space.end();
+        }
+    }
+
+    /// Drop the spaces of which the daemon has ended a session.
+    pub fn close_ended(&self) {
+        let ended: Vec<u32> = self.all().iter().filter(|(_, space)| space.is_over()).map(|(n, _)| *n).collect();
+        ended.into_iter().for_each(|number| self.close(number));
+    }
+
+    /// Stop to serve all spaces.
+    pub fn close_all(&self) {
+        let all: Vec<u32> = self.all().keys().copied().collect();
+        all.into_iter().for_each(|number| self.close(number));
+    }
+}
