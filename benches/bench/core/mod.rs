@@ -5,6 +5,7 @@
 //! are created, filled, written back and dropped.
 
 mod device;
+mod feed;
 mod restored;
 
 use super::BenchError;
@@ -123,6 +124,7 @@ pub(super) fn measure() -> Result<Report, BenchError> {
     report.count("metadata_bytes_per_page", "metadata", per_page, "bytes/page", Some(Target::AtMost(96.0)));
     report.count("allocations", "allocations during the measurement", both.allocations, "", Some(Target::AtMost(0.0)));
     restored::measure(config(), &mut report)?;
+    feed::measure(&config(), &mut report)?;
     report.note(format!(
         "scan alone {}/s, churn alone {}/s; {pages} pages, {FRAMES} frames",
         rate(&scan),

@@ -8,7 +8,7 @@ use kvtide_tiering::{ActionBuf, Core};
 use std::time::Instant;
 
 /// Number of entries, and slots of a slab.
-const ENTRIES: u32 = 500_000;
+pub(super) const ENTRIES: u32 = 500_000;
 const SLAB_SLOTS: u32 = 1000;
 /// Blocks of one chain.
 const CHAIN: u32 = 100;
@@ -21,8 +21,8 @@ fn hash(chain: u32, block: u32) -> u128 {
     }
 }
 
-/// Restore the entries into a new space.
-pub(super) fn measure(mut config: SpaceConfig, report: &mut Report) -> Result<(), BenchError> {
+/// Return a space with the entries restored.
+pub(super) fn core(mut config: SpaceConfig) -> Result<Core, BenchError> {
     config.limits.nvme_bytes_max = u64::from(ENTRIES) * SlotLayout::new(&config.planes).bytes();
     config.limits.entries_max = ENTRIES;
     let words = vec![u32::MAX; config.planes.len() / 32];
@@ -31,7 +31,6 @@ pub(super) fn measure(mut config: SpaceConfig, report: &mut Report) -> Result<()
         planes.push((1 << (config.planes.len() % 32)) - 1);
     }
     let (mut core, mut buf) = (Core::new(config)?, ActionBuf::new(64, 0));
-    let began = Instant::now();
     for first in (0..ENTRIES).step_by(SLAB_SLOTS as usize) {
         let slab = first / SLAB_SLOTS;
         core.handle(1, Event::DiskAdopted { slab, slots: SLAB_SLOTS, disk: 0, generation: 0 }, &mut buf)?;
@@ -42,10 +41,17 @@ pub(super) fn measure(mut config: SpaceConfig, report: &mut Report) -> Result<()
             core.handle(1, Event::Restored { at, shard: 0, hash, parent, planes: &planes }, &mut buf)?;
         }
     }
-    let elapsed = began.elapsed();
     if core.occupancy().index_only != ENTRIES {
         return Err(BenchError::Odd(format!("restored {} of {ENTRIES} entries", core.occupancy().index_only)));
     }
+    Ok(core)
+}
+
+/// Measure memory and time.
+pub(super) fn measure(config: SpaceConfig, report: &mut Report) -> Result<(), BenchError> {
+    let began = Instant::now();
+    let core = core(config)?;
+    let elapsed = began.elapsed();
     let each = (core.index_bytes() as f64 / f64::from(ENTRIES)).ceil() as u64;
     report.count(
         "bytes_per_cold_content",
