@@ -55,6 +55,11 @@ impl Chains {
         Some(hashes)
     }
 
+    /// Return how many of the hashes of a prefix are cached, from the first on.
+    pub fn longest(&self, hashes: &[u128]) -> usize {
+        hashes.iter().take_while(|hash| self.nodes.contains_key(hash)).count()
+    }
+
     /// Take the runs of the prefix that ends with `last`, of at most `run_blocks` blocks each, that were not taken before.
     pub fn take_runs(&mut self, last: u128, run_blocks: u32) -> Vec<Vec<BlockKey>> {
         let Some(hashes) = self.prefix(last) else { return Vec::new() };
@@ -120,6 +125,7 @@ mod tests {
         (1..=4u128).for_each(|hash| chains.insert(hash, hash - 1));
         chains.remove(2);
         assert_eq!((chains.prefix(4), chains.prefix(1)), (None, Some(vec![1])));
+        assert_eq!((chains.longest(&[1, 2, 3]), chains.longest(&[5])), (1, 0));
         assert!(chains.take_runs(4, 8).is_empty());
         assert_eq!(super::ends(&[(1, 0), (2, 1), (5, 1), (3, 2)]), [5, 3]);
     }

@@ -252,7 +252,8 @@ fn space(space: &SpaceStatus, sessions: &[SessionInfo], out: &mut String) -> fmt
         let known = sessions.iter().find(|session| session.session == attached.session).cloned().unwrap_or_default();
         writeln!(
             out,
-            "  session {} shard {} pid {} uid {}: loaded {}, stored {}, {} faults ({}), {} requests and {} jobs in flight",
+            "  {} {} shard {} pid {} uid {}: loaded {}, stored {}, {} faults ({}), {} requests and {} jobs in flight",
+            if known.relay { "relay" } else { "session" },
             attached.session,
             known.shard,
             known.pid,
