@@ -1,4 +1,4 @@
-//! `kvtide events`: prints what the spaces have cached, and what changes, as lines of JSON.
+//! `kvtide events`: prints the cached blocks of all spaces, and all changes, as lines of JSON.
 
 use super::which::Which;
 use clap::Args;
@@ -78,7 +78,7 @@ impl From<ClientError> for Ended {
     }
 }
 
-/// What the threads of the spaces share.
+/// Shared by the threads of the spaces.
 struct Shared {
     socket: PathBuf,
     token_file: Option<PathBuf>,
@@ -141,7 +141,7 @@ impl Shared {
             "planes": space.planes.len(),
         }))?;
         match self.follow(space, &printer) {
-            // The space has closed; the daemon says so over the other connection too.
+            // The space has closed; the other connection reports it.
             Err(Ended::Client(error)) if matches!(error.status(), Status::Daemon | Status::NotFound) => Ok(()),
             ended => ended,
         }

@@ -55,7 +55,7 @@ enum Command {
     Cache(cache::CacheArgs),
     /// Estimate hit rates for other sizes and policies
     Advise(advise::AdviseArgs),
-    /// Print what is cached, and what changes, as lines of JSON
+    /// Print the cached blocks and their changes as lines of JSON
     Events(events::EventsArgs),
     /// Stop new sessions, and wait for the attached ones to leave
     Drain(drain::DrainArgs),

@@ -1,4 +1,4 @@
-//! What is cached in a space, as the feed tells it: each block with its parent, and which runs were sent to the store.
+//! The cached blocks of a space by its feed: each with its parent, and the runs that were sent to the store.
 
 use crate::run::{BlockKey, runs_of};
 use std::collections::HashMap;

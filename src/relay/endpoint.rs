@@ -98,7 +98,7 @@ pub enum LoadError {
         name: RunName,
         /// Where it was read.
         endpoint: String,
-        /// What is wrong with it.
+        /// The mistake in it.
         bad: BadRun,
     },
 }
@@ -323,7 +323,7 @@ impl Endpoint {
     }
 }
 
-/// What an error says of the store. A full store still answers reads.
+/// Return the breaker's view of an error. A full store still answers reads.
 fn outcome(kind: ErrorKind) -> Outcome {
     match kind {
         ErrorKind::Refused | ErrorKind::NoBucket | ErrorKind::Config => Outcome::Fatal,

@@ -1,4 +1,4 @@
-//! Errors of the relay: what was tried, on what, why it failed, what to do.
+//! Errors of the relay.
 
 use crate::store::StoreError;
 use std::io;
@@ -11,7 +11,7 @@ pub enum Error {
     /// A file cannot be read.
     #[error("cannot {action} {}: {source}", path.display())]
     File {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
         /// The file.
         path: PathBuf,
@@ -23,7 +23,7 @@ pub enum Error {
     Config {
         /// The file.
         path: PathBuf,
-        /// What is wrong, with its line.
+        /// The mistake, with its line.
         why: String,
     },
     /// The shared key cannot be used.
@@ -48,7 +48,7 @@ pub enum Error {
     /// A resource of the system is missing.
     #[error("cannot {action}: {source}")]
     System {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
         /// The system's error.
         source: io::Error,

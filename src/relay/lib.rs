@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | [`relay`], `spaces` | the running relay; the spaces of the daemon that it serves |
 //! | `space` | one space: its sessions, the feed, threads that copy |
-//! | `chains`, `queue` | what the space has cached; what is to be copied |
+//! | `chains`, `queue` | the cached blocks of the space; the runs to copy |
 //! | `http` | metrics, and recalls |
 //! | [`config`], [`error`] | the TOML file; errors |
 //! | [`name`] | keys of a space, and names of runs, which reveal nothing |

@@ -2,7 +2,7 @@
 
 use ring::hmac;
 
-/// Key that all machines which share a store have in common. Whoever has it can read, forge and name runs.
+/// Key that all machines which share a store have in common. With it, runs can be read, forged and named.
 #[derive(Clone)]
 pub struct SharedKey([u8; 32]);
 

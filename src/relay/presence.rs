@@ -76,7 +76,7 @@ impl Presence {
         self.remember(&mut self.lock(), name, present);
     }
 
-    /// Return for each run whether all its shards have it. The store is asked only for what is not known.
+    /// Return for each run whether all its shards have it. The store is asked only for runs without a recent answer.
     async fn ask(&self, runs: &[&[RunName]]) -> Result<Vec<bool>, StoreError> {
         let unknown: Vec<RunName> = {
             let (answers, now) = (self.lock(), Instant::now());

@@ -19,7 +19,7 @@ pub enum Job {
     BringIn(Recall),
 }
 
-/// A prefix that somebody asks for.
+/// A prefix to bring in.
 #[derive(Debug)]
 pub struct Recall {
     /// Hashes of its blocks, from the first on.
@@ -54,7 +54,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Add a recall. Without room it is dropped, and its asker hears that.
+    /// Add a recall. Without room it is dropped, which its sender notices.
     pub fn bring_in(&self, recall: Recall) {
         let mut waiting = self.lock();
         if !waiting.over && waiting.recalls.len() < RECALLS_MAX {
@@ -127,7 +127,7 @@ mod tests {
         queue.end();
         queue.bring_in(Recall { hashes: vec![8], done });
         assert!(waits.join().unwrap() && queue.copy_out(run).is_err());
-        assert!(asked.try_recv().is_err(), "its asker hears that nothing comes");
+        assert!(asked.try_recv().is_err(), "the sender of a recall notices that it was dropped");
     }
 
     #[test]

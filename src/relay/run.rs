@@ -7,15 +7,15 @@
 //! ```
 //!
 //! The *fixed part* has magic, version, flags, count, index of the first block, and bytes of a block. A *check* has, without
-//! encryption, the CRC-64 of the block; with encryption, the nonce of AES-256-GCM, whose tag follows the block.
+//! encryption, the CRC-64 of the block; with encryption, the nonce of AES-256-GCM; its tag follows the block.
 //! A reader gets the header or some of the blocks by byte range. Numbers are little-endian.
 //!
 //! **Block hashes and parents are not in a run.** A reader knows the hashes that it asks for. The HMAC of the header covers them, the
 //! run's name, the fixed part and all checks.
 //!
-//! **What this detects.** Without encryption: damage by disks, memory and networks, short objects, a run under the name of another, blocks
-//! in another order, a run of another prefix, a header from someone who lacks the shared key. One damaged block in 2^64 passes the CRC.
-//! It does not detect a *chosen* change of bytes that keeps the CRC. A store whose operator may do that needs encryption, which detects
+//! **Protection.** Without encryption this detects: damage by disks, memory and networks, short objects, a run under the name of another, blocks
+//! in another order, a run of another prefix, a header made without the shared key. One damaged block in 2^64 passes the CRC.
+//! It does not detect a *chosen* change of bytes that keeps the CRC. Against such an operator of the store use encryption, which detects
 //! it. The reason for a CRC and an HMAC in place of an HMAC over all bytes is cost: on one core of an AMD EPYC with SHA instructions,
 //! CRC-64 takes 54 GB/s, AES-256-GCM 9, and HMAC-SHA256 2.2 (2026-11, 4 MiB in the cache).
 //! Neither mode detects an older run put back under its own name: its blocks are still those that the hashes name.
@@ -78,7 +78,7 @@ pub enum BadRun {
     },
 }
 
-/// Return the blocks of a full run: the largest power of two whose run has at most `object_bytes_max` bytes, at least 1.
+/// Return the blocks of a full run: the largest power of two such that the run has at most `object_bytes_max` bytes, at least 1.
 pub fn run_blocks(block_bytes: u64, object_bytes_max: u64) -> u32 {
     let fits = |count: u32| Layout { count, block_bytes, encrypted: true }.total_bytes() <= object_bytes_max;
     (1..31).map(|shift| 1 << shift).take_while(|&count| fits(count)).last().unwrap_or(1)
@@ -108,7 +108,7 @@ pub struct Layout {
     pub count: u32,
     /// Bytes of a block, before encryption.
     pub block_bytes: u64,
-    /// Whether each block is followed by a tag.
+    /// True if a tag follows each block.
     pub encrypted: bool,
 }
 
@@ -216,7 +216,7 @@ impl<'a> Run<'a> {
     ///
     /// # Errors
     ///
-    /// What is wrong with the first part that is wrong.
+    /// The first part that is wrong.
     pub fn decode(&self, object: Bytes) -> Result<Vec<Bytes>, BadRun> {
         self.decode_first(self.layout.count, object)
     }
@@ -225,7 +225,7 @@ impl<'a> Run<'a> {
     ///
     /// # Errors
     ///
-    /// What is wrong with the first part that is wrong.
+    /// The first part that is wrong.
     pub fn decode_first(&self, count: u32, object: Bytes) -> Result<Vec<Bytes>, BadRun> {
         self.expect_length(&object, self.layout.first_bytes(count))?;
         let header = self.open_header(&object[..self.layout.header_bytes() as usize])?;
@@ -241,7 +241,7 @@ impl<'a> Run<'a> {
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// The mistake in it.
     pub fn open_header(&'a self, header: &[u8]) -> Result<Header<'a>, BadRun> {
         self.expect_length(header, self.layout.header_bytes())?;
         let expected = self.fixed();
@@ -272,7 +272,7 @@ impl<'a> Run<'a> {
         fixed
     }
 
-    /// What the HMAC of the header covers: the name, the header, and the hashes, which are not in the header.
+    /// Return the bytes that the HMAC of the header covers: the name, the header, and the hashes, which are not in the header.
     fn signed(&self, header: &[u8]) -> Vec<u8> {
         let mut signed = Vec::with_capacity(256 + header.len() + 32 * self.blocks.len());
         signed.extend_from_slice(&(self.name.as_str().len() as u64).to_le_bytes());
@@ -285,7 +285,7 @@ impl<'a> Run<'a> {
         signed
     }
 
-    /// What the tag of a block covers besides its bytes.
+    /// Return the data that the tag of a block covers besides its bytes.
     fn associated(&self, place: usize) -> Vec<u8> {
         let BlockKey { hash, parent, index } = self.blocks[place];
         [self.name.as_str().as_bytes(), &hash.to_le_bytes(), &parent.to_le_bytes(), &index.to_le_bytes()].concat()

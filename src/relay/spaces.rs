@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// All spaces, and what they share.
+/// All spaces, and their shared state.
 pub(crate) struct Spaces {
     pub shared: Shared,
     /// By the daemon's number.

@@ -101,7 +101,7 @@ fn what_an_engine_has_let_go_of_another_gets_when_it_asks() {
         drop(std::mem::replace(&mut third, Raw::attach_as(daemon.socket(), &other(n)).unwrap()));
         let asked = Instant::now();
         let mut got = fill(&mut third);
-        // A thread that the machine did not run for so long counts as hung; what it holds is there for the next request.
+        // A thread that did not run for this time counts as hung; the next request gets its memory.
         if got == 0 && asked.elapsed() >= HUNG {
             got = fill(&mut third);
         }

@@ -1,4 +1,4 @@
-//! Relays: they hear which spaces are open, follow what is cached, read blocks by their hashes, and keep nothing and nobody.
+//! Relays: they watch the open spaces, follow the cache, read blocks by their hashes, and keep no space alive.
 
 use crate::blocks::{Memory, PAGE_BYTES, attach, attach_model, hashes, store};
 use crate::{BOUND, daemon, sessions, until_status};
@@ -135,7 +135,7 @@ fn a_relay_hears_of_spaces_and_attaches_to_what_engines_have_opened() {
     let unknown = SpaceOpened { fingerprint: [8; 32], ..space.clone() };
     let error = Relay::attach(daemon.socket(), &unknown).err().unwrap();
     assert_eq!(error.status(), Status::NotFound, "no engine has opened it");
-    // Two for one shard: one that copies, and somebody who looks.
+    // Two for one shard: one that copies, and `kvtide events`.
     let relays = [(); 2].map(|()| Relay::attach(daemon.socket(), &space).unwrap());
     assert_eq!(Relay::attach(daemon.socket(), &space).err().unwrap().status(), Status::Limit);
     drop((relays, engine));
@@ -188,7 +188,7 @@ fn a_relay_follows_what_is_cached_and_reads_it_by_hash() {
         }
         assert!(read == bytes, "block {index} of prefix {prefix}");
     }
-    // What a relay stores is told as such.
+    // Blocks of a relay are marked.
     let brought = relay.channel.store((0, 0), &[99], &[3], Level::Published, BOUND).unwrap();
     assert_eq!(brought.status, Status::Ok);
     assert_eq!(relay.read(), [FeedEvent::Stored { hash: 99, parent: 0, relayed: true }]);

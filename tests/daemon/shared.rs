@@ -64,7 +64,7 @@ fn until_metric(address: SocketAddr, name: &str, least: u64) {
     }
 }
 
-/// Wait until a relay serves this number of spaces, and has listed what they have cached.
+/// Wait until a relay serves this number of spaces, and has listed their blocks.
 fn until_served(address: SocketAddr, spaces: usize) {
     let deadline = Instant::now() + BOUND;
     let served = || http(address, "GET /metrics", "").1.matches("kvtide_relay_cached_blocks{").count();
@@ -246,7 +246,7 @@ fn program(dir: &Dir, daemon: &PrivateDaemon, rest: &str) -> (Child, SocketAddr)
     (child, address.expect("the relay says where it listens"))
 }
 
-/// A relay that is killed at any moment leaves nothing, disturbs nobody, and its successor goes on.
+/// A relay that is killed at any moment leaves no session and disturbs no engine, and its successor goes on.
 #[test]
 fn relays_killed_at_any_moment_cost_nobody_anything() {
     const ROUNDS: u64 = 12;

@@ -34,7 +34,7 @@ fn events(list: &[u32]) -> Vec<Fed> {
     list.as_chunks::<{ Fed::WORDS }>().0.iter().map(|&words| Fed::decode(words).unwrap()).collect()
 }
 
-/// A reader of the feed, as a relay is one: what it knows to be cached, with the parent, and what of it is on NVMe.
+/// A reader of the feed, such as a relay: its view of the cached blocks, with their parents, and of those on NVMe.
 #[derive(Default)]
 struct Reader {
     next: u64,
@@ -111,7 +111,7 @@ fn a_reader_lists_first_and_then_hears_of_each_change() {
     store(&mut w, 0, (0, 0), &[1, 2]);
     let mut reader = Reader::default();
     reader.read(&mut w);
-    assert_eq!((reader.gaps, reader.hashes()), (1, vec![1, 2]), "what was there is listed");
+    assert_eq!((reader.gaps, reader.hashes()), (1, vec![1, 2]), "earlier blocks are listed");
     store(&mut w, 0, (2, 2), &[3]);
     w.settle();
     w.ok(1, Request::Lease { seq: 0, hash: 3, count: 3, lease_us: 1_000 });
@@ -138,7 +138,7 @@ fn what_a_relay_stores_is_told_as_such_and_a_waiting_reader_hears_at_once() {
     w.settle();
     assert_eq!(w.answer(RELAY, tag), None, "nothing has happened");
     store(&mut w, RELAY, (0, 0), &[7]);
-    let told = w.answer(RELAY, tag).expect("the reader hears of it");
+    let told = w.answer(RELAY, tag).expect("the wait ends");
     assert_eq!(events(&told.list), [Fed::Stored { hash: 7, parent: 0, relayed: true }]);
     store(&mut w, 1, (1, 7), &[8]);
     let told = w.ok(RELAY, Request::Follow { from: told.value });
@@ -202,7 +202,7 @@ fn a_block_is_told_when_all_shards_have_it() {
     assert_eq!(reader.hashes(), [1]);
     w.event(Event::Evict { hash: None }).unwrap();
     let told = w.ok(RELAY, Request::Follow { from: reader.next });
-    assert_eq!(events(&told.list), [Fed::Removed { hash: 1 }], "the other block was never told");
+    assert_eq!(events(&told.list), [Fed::Removed { hash: 1 }], "the other block was never announced");
 }
 
 /// Random stores, uses and evictions of three prefixes; the reader reads now and then.

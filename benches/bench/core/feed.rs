@@ -19,7 +19,7 @@ pub(super) fn measure(config: &SpaceConfig, report: &mut Report) -> Result<(), B
     }
     extra.sort_by(f64::total_cmp);
     let each = (extra[PAIRS / 2] / f64::from(ENTRIES)).max(0.0).round() as u64;
-    report.count("event_ns", "an event of the feed, told to a relay", each, "ns", Some(Target::AtMost(200.0)));
+    report.count("event_ns", "an event of the feed, read by a relay", each, "ns", Some(Target::AtMost(200.0)));
     Ok(())
 }
 
@@ -64,7 +64,7 @@ fn evict_all(config: &SpaceConfig, follow: bool) -> Result<Duration, BenchError>
     }
     let elapsed = began.elapsed();
     if follow && told != u64::from(ENTRIES) {
-        return Err(BenchError::Odd(format!("{told} of {ENTRIES} events were told")));
+        return Err(BenchError::Odd(format!("the relay read {told} of {ENTRIES} events")));
     }
     Ok(elapsed)
 }

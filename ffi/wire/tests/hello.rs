@@ -140,8 +140,8 @@ fn the_fuzz_targets_seeds_are_of_this_version() {
             }
             "detach" => assert_eq!(Detach::decode(&bytes), Ok(Detach)),
             "watch" => assert!(matches!(First::decode(&bytes), Ok(First::Watch(_)))),
-            told @ ("space_opened" | "space_closed" | "watching") => {
-                assert!(FromWatched::decode(&bytes).is_ok(), "{told}");
+            message @ ("space_opened" | "space_closed" | "watching") => {
+                assert!(FromWatched::decode(&bytes).is_ok(), "{message}");
             }
             other => assert!(FromDaemon::decode(&bytes).is_ok(), "{other}"),
         }

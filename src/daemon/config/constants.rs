@@ -72,7 +72,7 @@ pub const SPARE_BLOCKS: u64 = 8192;
 pub const LOG_REQUESTS_BYTES: u64 = 256 << 20;
 /// Log requests of one space in flight over all disks. Each takes some hundred bytes of memory.
 pub const SPACE_LOG_REQUESTS_MAX: u32 = 1 << 14;
-/// Relays of one shard at the same time: one that copies, and its successor or somebody who looks (`kvtide events`).
+/// Relays of one shard at the same time: one that copies, and its successor or `kvtide events`.
 pub const RELAYS_A_SHARD: u16 = 2;
 /// Maximum session entries of a space, the core's limit: those of engines, and those of each shard's relays.
 pub const SESSION_ENTRIES_MAX: u16 = 4096;

@@ -35,7 +35,7 @@ struct Space {
     key: Key,
     /// The key of its blocks on NVMe.
     stored: SpaceKey,
-    /// What relays are told of it; none if the space stays on this machine.
+    /// Its description for relays; none if the space stays on this machine.
     opened: Option<SpaceOpened>,
     /// Limits in force when it started.
     limits: Limits,
@@ -62,7 +62,7 @@ impl Space {
 #[derive(Debug)]
 pub(super) struct Spaces {
     spaces: BTreeMap<u32, Space>,
-    /// Relays that are told of them.
+    /// Relays that watch them.
     pub watchers: Watchers,
     next: u32,
     /// Number of times that a last session left a space.

@@ -1,5 +1,5 @@
-//! Relays that watch which spaces are open. They are told over their sockets and never waited for: one that reads too slowly is
-//! disconnected, and asks again.
+//! Relays that watch which spaces are open. The control thread sends changes over their sockets and never waits: a relay that reads too slowly is
+//! disconnected, and connects again.
 
 use kvtide_wire::hello::{SpaceClosed, SpaceOpened, Watching};
 use kvtide_wire::os::socket::{Received, Socket};
@@ -87,6 +87,6 @@ impl Watcher {
 fn encoded(space: &SpaceOpened) -> Option<Vec<u8>> {
     space
         .encode()
-        .inspect_err(|error| tracing::error!("space {}: relays are not told of it: {error}", space.space))
+        .inspect_err(|error| tracing::error!("space {}: cannot announce it to relays: {error}", space.space))
         .ok()
 }

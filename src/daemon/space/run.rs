@@ -283,8 +283,21 @@ impl Space {
         }
     }
 
+    /// End the relays' sessions if nothing else keeps the space. Return true if there are any to end.
+    fn dismiss_relays(&mut self) -> bool {
+        let keeps = !self.session_entries.is_without_engines() || !self.core.is_blank();
+        if keeps || self.session_entries.relays().next().is_none() {
+            return false;
+        }
+        self.end_relays();
+        true
+    }
+
     /// Sleep, unless work arrives at the last moment.
     fn rest(&mut self, messages: &Mailbox<SpaceMessage>, sleeper: &mut Sleeper, now_us: u64) {
+        if self.dismiss_relays() {
+            return; // the next round ends them
+        }
         let flushed = self.control.flush() & self.node.flush() & self.nvme.flush();
         self.tell_vacant();
         self.ask_due(now_us);
@@ -460,12 +473,6 @@ impl Space {
     }
 
     fn tell_vacant(&mut self) {
-        if self.session_entries.relays().next().is_some()
-            && self.session_entries.is_without_engines()
-            && self.core.is_blank()
-        {
-            self.end_relays();
-        }
         if self.told_vacant < self.attaches && self.is_vacant() {
             self.told_vacant = self.attaches;
             self.control.send(Report::Vacant { space: self.number, attaches: self.attaches });

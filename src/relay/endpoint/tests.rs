@@ -5,7 +5,7 @@ use crate::name::{SharedKey, SpaceKeys};
 use crate::run::BlockKey;
 use std::collections::VecDeque;
 
-/// What the next request meets: a delay, then an error or an answer.
+/// Script of the next request: a delay, then an error or an answer.
 type Script = (Duration, Option<ErrorKind>);
 
 /// A store that has every run, each with the same bytes, and follows a script; without one it answers at once.

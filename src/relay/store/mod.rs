@@ -126,9 +126,9 @@ impl ErrorKind {
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{text}")]
 pub struct StoreError {
-    /// What kind of error it is.
+    /// Kind of the error.
     pub kind: ErrorKind,
-    /// What was tried, on which endpoint, why it failed, and what to do.
+    /// The action, the endpoint, the reason, and advice.
     pub text: String,
 }
 

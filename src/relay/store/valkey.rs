@@ -24,7 +24,7 @@ const NAMES_MAX: usize = 1024;
 pub struct ValkeyConfig {
     /// `redis://[user:password@]host:port/[database]`, or `rediss://` for TLS. Of a cluster, any node.
     pub url: String,
-    /// Whether it is a cluster.
+    /// True if it is a cluster.
     pub cluster: bool,
     /// Time after which a run that was neither written nor read is deleted; whole seconds, at least 1.
     pub ttl: Duration,

@@ -141,7 +141,7 @@ impl Random {
     }
 }
 
-/// What 10,000 faults came to.
+/// Results of 10,000 faults.
 #[derive(Debug, Default)]
 struct Outcomes {
     right: u32,

@@ -82,7 +82,7 @@ async fn read(stream: &mut BufReader<TcpStream>) -> Option<Request> {
     Some(Request { method: first.next()?, path: first.next()?, headers, body })
 }
 
-/// What the vendors do for the requests of a store: objects by path, conditional writes, ranges.
+/// The vendors' behaviour for the requests of a store: objects by path, conditional writes, ranges.
 #[derive(Default)]
 struct Objects(Mutex<HashMap<String, Vec<u8>>>);
 

@@ -1,5 +1,5 @@
-//! Feed: what relays are told of the cache. Nobody waits for a reader: the feed keeps the last events, and a reader that is further
-//! behind is told so ([`FeedEvent::Gap`]) and lists the cache again.
+//! Feed: changes of the cache, for relays. The core never waits for a reader: the feed keeps the last events, and a reader that is
+//! further behind gets [`FeedEvent::Gap`] and lists the cache again.
 
 use crate::actions::{ActionBuf, LIST_MAX};
 use crate::api::{FeedEvent, NONE, Status};
@@ -58,7 +58,7 @@ impl Core {
     pub(crate) fn follow(&mut self, who: Who, from: u64, due: u64) {
         let s = who.session;
         let knows = self.sessions[usize::from(s)].follows;
-        // What happened before is not in the feed, and `from` may be a number of another session's or another daemon's feed.
+        // Earlier changes are not in the feed, and `from` may be a number of another session's or another daemon's feed.
         let from = if knows { from } else { u64::MAX };
         let op = Op { work: Work::Follow, tokens: from, ..Op::default() };
         let Some(op) = self.new_op(who, op, due) else { return };
@@ -162,7 +162,7 @@ impl Core {
         }
     }
 
-    /// Complete a request for a part of what is cached. A part covers a limited number of index records, so it may be empty.
+    /// Complete a request for a part of the listing. A part covers a limited number of index records, so it may be empty.
     pub(crate) fn list_blocks(&mut self, who: Who, cursor: u64, due: u64) {
         let op = Op { work: Work::List, tokens: cursor, ..Op::default() };
         let Some(op) = self.new_op(who, op, due) else { return };

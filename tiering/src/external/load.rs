@@ -155,7 +155,7 @@ impl Core {
     /// Record the end of the copy of one page into an engine's block.
     pub(super) fn page_scattered(&mut self, s: u16, job: JobRec, ok: bool, status: Status) {
         let by_hash = self.sessions[usize::from(s)].ops[job.op].work == Work::LoadHashed;
-        // What is read ahead for a relay is not a prefetch.
+        // A read for a relay is not a prefetch.
         if ok && self.host.set_read_ahead(job.host, false) && !by_hash {
             self.counters.prefetch_used += 1;
             self.sessions[usize::from(s)].copies[job.copy].from_nvme = true;

@@ -51,7 +51,7 @@ pub(crate) enum Work {
     Store,
     /// Wait for events of the feed.
     Follow,
-    /// List a part of what is cached.
+    /// List a part of the cache.
     List,
 }
 

@@ -125,7 +125,7 @@ pub struct Core {
     pub(crate) drain: Option<reclaim::Drain>,
     /// Number of announced steps over all sessions.
     pub(crate) clock: u32,
-    /// What relays are told of the cache, while one follows.
+    /// Changes of the cache for relays, while a session follows them.
     pub(crate) feed: Option<Box<Feed>>,
     pub(crate) counters: Counters,
     pub(crate) trace: Trace,

@@ -1,11 +1,11 @@
-//! What a relay is told of the cache of a space.
+//! Changes of the cache of a space, for relays.
 
 use crate::{Hash, Status};
 
-/// A change of what is cached, in the order in which it happened. A block of several shards counts as one.
+/// A change of the cache, in the order in which it happened. A block of several shards counts as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedEvent {
-    /// The reader was too slow, or does not know what was there before: what it knows is void, and it lists the cache again.
+    /// The reader was too slow, or has not listed the cache yet: its view is void, and it lists the cache again.
     Gap,
     /// Every shard has its part of a block, so lookups find it. Its ancestors came before.
     Stored {

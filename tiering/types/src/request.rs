@@ -113,7 +113,7 @@ messages! {
     /// a session is answered by [`FeedEvent::Gap`](crate::FeedEvent::Gap), whatever its number. `TimedOut`: nothing has happened.
     /// Result: `value` = number of the event after the last one returned; list = events.
     Follow = 28 { from @ value: u64 },
-    /// For a relay: return a part of what is cached, as events that would have led to it. A block that comes or goes meanwhile may
+    /// For a relay: list a part of the cache, as the events that would have led to it. A block that comes or goes meanwhile may
     /// be missing or not; the feed tells. `cursor`: 0, or the value of the result before. Result: `value` = the next cursor, 0:
     /// this was the last part; list = events.
     ListBlocks = 29 { cursor @ value: u64 },

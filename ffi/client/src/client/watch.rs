@@ -24,7 +24,7 @@ pub enum SpaceChange {
     Closed(u32),
 }
 
-/// A connection to the daemon over which a relay hears which spaces of its domain open and close.
+/// A connection that receives from the daemon the changes of the list of open spaces of a relay's domain.
 #[derive(Debug)]
 pub struct Watch {
     path: PathBuf,

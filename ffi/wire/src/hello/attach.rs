@@ -58,7 +58,7 @@ pub struct Hello {
     pub mapped_frames: u32,
     /// It is a relay: it may follow the space's feed, and it attaches only to a space that engines have opened.
     pub relay: bool,
-    /// The space stays on this machine: relays are not told of it. The first engine of the space decides.
+    /// The space stays on this machine: it is not announced to relays. The first engine of the space decides.
     pub local: bool,
     /// Token that proves the tenant; without a token the uid decides.
     pub token: Option<Token>,

@@ -48,7 +48,7 @@ pub enum Kind {
     Watch = 7,
     /// Daemon to a relay that watches: a space is open.
     SpaceOpened = 8,
-    /// Daemon to a relay that watches: all open spaces were told; changes follow.
+    /// Daemon to a relay that watches: end of the list of open spaces; changes follow.
     Watching = 9,
     /// Daemon to a relay that watches: a space has closed.
     SpaceClosed = 10,

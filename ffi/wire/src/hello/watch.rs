@@ -1,4 +1,4 @@
-//! Watch: a relay asks which spaces are open, and is told as they open and close.
+//! Watch: a relay asks for the list of open spaces and for its changes.
 
 use super::attach::{check_geometry, read_planes, write_planes};
 use super::codec::{Reader, Writer, within};
@@ -35,7 +35,7 @@ pub struct SpaceOpened {
     pub shards: u16,
 }
 
-/// All spaces that were open have been told.
+/// End of the list of open spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watching;
 
@@ -53,7 +53,7 @@ pub enum FromWatched {
     Refused(Status, String),
     /// A space is open.
     Opened(SpaceOpened),
-    /// All spaces that were open have been told.
+    /// End of the list of open spaces.
     Watching,
     /// A space has closed.
     Closed(SpaceClosed),

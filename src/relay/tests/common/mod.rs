@@ -1,4 +1,4 @@
-//! What the tests with real stores share: servers, a proxy that makes faults, runs, and the conformance test of all stores.
+//! Shared by the tests with real stores: servers, a proxy that makes faults, runs, and the conformance test of all stores.
 #![allow(dead_code, clippy::unwrap_used)] // each test program uses a part of it; tests may unwrap
 
 pub mod proxy;
@@ -108,7 +108,7 @@ impl Drop for Server {
     }
 }
 
-/// What every store does. The store is empty at first.
+/// Test of any store. The store is empty at first.
 pub async fn conformance(store: &dyn Store) {
     let names = names(1_100);
     let [one, two, ..] = &names[..] else { unreachable!("1,100 names") };

@@ -20,7 +20,7 @@ pub enum Way {
 pub enum Fault {
     /// Hold all bytes until another fault is set.
     Hang,
-    /// Forward so many bytes, then close the connection.
+    /// Forward this number of bytes, then close the connection.
     Cut { after: u64 },
     /// Change bits of one byte.
     Corrupt { at: u64, mask: u8 },
@@ -73,7 +73,7 @@ impl Proxy {
         self.state.borrow().happened
     }
 
-    /// Wait until so many bytes came that way since the fault was set.
+    /// Wait until this number of bytes came that way since the fault was set.
     pub async fn seen(&self, way: Way, bytes: u64) {
         self.state.subscribe().wait_for(|state| state.seen[way as usize] >= bytes).await.expect("the proxy runs");
     }
@@ -96,7 +96,7 @@ async fn forward(client: TcpStream, server: SocketAddr, state: Arc<watch::Sender
     }
 }
 
-/// What to do with bytes that were read.
+/// Decision about bytes that were read.
 enum Verdict {
     Forward,
     ForwardAndClose(usize),

@@ -1,4 +1,4 @@
-//! What relays do: follow the feed of a space, list what it has cached, read blocks by their hashes. The session must have attached
+//! Calls of relays: follow the feed of a space, list its cache, read blocks by their hashes. The session must have attached
 //! as a relay ([`Options::relay`](crate::Options::relay)), else these calls fail with `Permission`.
 
 use super::{
@@ -19,7 +19,7 @@ pub struct Events {
 
 impl Channel {
     /// Wait at most `timeout` for events of the space's feed, from number `from` on. Without any, return none. The first call of a
-    /// session returns [`FeedEvent::Gap`], whatever its `from`: what is cached has to be listed.
+    /// session returns [`FeedEvent::Gap`], whatever its `from`: the reader lists the cache then.
     ///
     /// # Errors
     /// `Permission`. See [`Channel`].
@@ -32,7 +32,7 @@ impl Channel {
         }
     }
 
-    /// Return a part of what is cached, as the events that would have led to it. `cursor`: 0, then [`Events::next`] of the part
+    /// List a part of the cache, as the events that would have led to it. `cursor`: 0, then [`Events::next`] of the part
     /// before. A block that comes or goes meanwhile may be missing or not; events of the feed after the listing began tell.
     ///
     /// # Errors

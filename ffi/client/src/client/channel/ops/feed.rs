@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub enum FeedPart {
     /// The feed, from event `from` on.
     Follow { from: u64 },
-    /// What is cached, from `cursor` on.
+    /// The listing of the cache, from `cursor` on.
     List { cursor: u64 },
 }
 
