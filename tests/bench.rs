@@ -23,8 +23,14 @@ fn the_core_bench_reports_its_figures() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let keys = keys_of(&figures);
-    let expected =
-        ["allocations", "bytes_per_cold_content", "metadata_bytes_per_page", "restore_ms", "transitions_per_s"];
+    let expected = [
+        "allocations",
+        "bytes_per_cold_content",
+        "event_ns",
+        "metadata_bytes_per_page",
+        "restore_ms",
+        "transitions_per_s",
+    ];
     assert_eq!(keys, expected);
     assert_eq!(figures["allocations"], 0, "the core allocates on its hot path");
     assert!(figures["bytes_per_cold_content"].as_f64().unwrap() <= 64.0, "{figures}");
