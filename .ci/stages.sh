@@ -131,6 +131,17 @@ no_mutants_shipped() {
     echo "no mutants in $(wc -l <<<"$tree") packages and features of the shipped build"
 }
 
+# The library that is shipped exports the C interface and nothing else.
+only_ours_exported() {
+    local others
+    others=$(nm -D --defined-only "${CARGO_TARGET_DIR:-target}/release/libkvtide.so" | awk '$3 !~ /^kvt_/ { print $3 }') || return 1
+    if [ -n "$others" ]; then
+        echo "libkvtide.so exports: $others" >&2
+        return 1
+    fi
+    echo "libkvtide.so exports kvt_ functions alone"
+}
+
 # The simulator does what it did when tests/sim/frozen.txt was written. A change that means to change behaviour writes that file anew.
 same_behaviour() {
     local now

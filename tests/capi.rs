@@ -260,6 +260,9 @@ fn capi_exports() {
     let names: Vec<String> = String::from_utf8_lossy(&listed.stdout)
         .lines()
         .filter_map(|line| line.split_whitespace().nth(2).map(str::to_owned))
+        // A build of the whole workspace adds the C functions of the crate crc-fast, which a dependency of the relay turns on. The
+        // gate checks that the library that is shipped has none.
+        .filter(|name| !name.starts_with("crc_fast_"))
         .collect();
     for name in &names {
         assert!(

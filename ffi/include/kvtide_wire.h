@@ -75,6 +75,9 @@ enum kvt_wire_op_code {
     KVT_WIRE_OP_STORE_BLOCKS = 25,
     KVT_WIRE_OP_FETCH_BLOCKS = 26,
     KVT_WIRE_OP_GUARANTEE = 27,
+    KVT_WIRE_OP_FOLLOW = 28,
+    KVT_WIRE_OP_LIST_BLOCKS = 29,
+    KVT_WIRE_OP_LOAD_HASHED = 30,
 };
 
 /// Job; described in tiering/types.

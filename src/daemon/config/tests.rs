@@ -307,7 +307,10 @@ fn disks_tokens_and_quotas_that_contradict_each_other() {
     let error = refused("[[domains]]\nname = \"a\"\n");
     assert!(error.contains("a domain needs a uid or a token"), "{error}");
     let error = refused("[[domains]]\nname = \"a\"\ntokens = [\"/t\"]\n[[domains]]\nname = \"b\"\ntokens = [\"/t\"]\n");
-    assert!(error.contains("/t can belong to one domain only"), "{error}");
+    assert!(error.contains("/t can belong to one domain and one role only"), "{error}");
+    let both = "[[domains]]\nname = \"a\"\ntokens = [\"/t\"]\nrelay_tokens = [\"/t\"]\n";
+    let error = refused(both);
+    assert!(error.contains("domains[0].relay_tokens = [\"/t\"] (line 4) contradicts domains[0].tokens"), "{error}");
     assert!(refused("[[domains]]\nname = \"a\"\ntokens = [\"t\"]\n").contains("absolute paths"));
     let error = refused(&format!("[tiers.nvme]\nio = \"threads\"\nregistered = \"required\"\n{}", disk("/a")));
     assert!(error.contains("only io_uring can register memory"), "{error}");
