@@ -281,6 +281,33 @@ fn relays_killed_at_any_moment_cost_nobody_anything() {
     }
 }
 
+/// A store that never answers costs a recall its deadline, and engines nothing.
+#[test]
+fn a_store_that_hangs_is_left_alone_and_engines_go_on() {
+    let dir = Dir::new();
+    let (daemon, mut engine) = machine(8);
+    // Connections to it are made and never answered.
+    let hangs = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", hangs.local_addr().unwrap());
+    let text = configuration(&dir, daemon.socket(), "[copy_out]\nwhen = \"stored\"");
+    let file = format!("file://{}", dir.path().join("store").display());
+    let text = text.replace(&file, &url).replace("[store]", "[store]\ndeadline_ms = 50");
+    let relay = Relay::start(Config::parse(Path::new("relay.toml"), &text).unwrap()).unwrap();
+    until_served(relay.listen(), 1);
+    for prefix in 1..=4 {
+        store(&mut engine.1, &mut engine.2, prefix, 8, Level::Published);
+        load(&mut engine.1, &mut engine.2, prefix, 8);
+        assert_eq!(recall(relay.listen(), &hashes(9, 8), BOUND).1, "{\"done\":true,\"blocks\":0}");
+    }
+    until_metric(relay.listen(), "blocks_not_out_total", 8);
+    let deadline = Instant::now() + BOUND;
+    while metric(relay.listen(), "store_in_use") == 1 {
+        recall(relay.listen(), &hashes(9, 8), BOUND);
+        assert!(Instant::now() < deadline, "the breaker opens");
+    }
+    assert_eq!(metric(relay.listen(), "blocks_out_total"), 0);
+}
+
 /// The daemon ends and comes back, a second model comes and goes: the relay follows.
 #[test]
 fn a_relay_outlives_its_daemon_and_serves_each_space() {
