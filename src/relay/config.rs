@@ -16,19 +16,22 @@ const FORBIDDEN_MODE: u32 = 0o027;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The daemon whose blocks are copied.
+    /// The daemon.
     #[serde(default)]
     pub daemon: Daemon,
     /// The domain of the daemon that this relay serves.
     pub domain: Domain,
     /// Where blocks are kept.
     pub store: Store,
-    /// What is copied to the store.
+    /// Rules for copies to the store.
     #[serde(default)]
     pub copy_out: CopyOut,
-    /// HTTP for metrics, and for those who know what will be asked for.
+    /// HTTP: metrics, recalls, tokens.
     #[serde(default)]
     pub http: Http,
+    /// KV events for routers; off without this table.
+    #[serde(default)]
+    pub events: Option<Events>,
 }
 
 /// `[daemon]`
@@ -72,7 +75,7 @@ pub struct Store {
     /// The URL is that of a node of a Valkey or Redis cluster.
     #[serde(default)]
     pub cluster: bool,
-    /// Seconds after which Valkey or Redis deletes a run that nobody read. Object stores have rules of their own for that.
+    /// Seconds after which Valkey or Redis deletes a run that was not read. Object stores have their own rules for that.
     #[serde(default = "week")]
     pub ttl_s: u64,
     /// Maximum milliseconds of one request.
@@ -107,11 +110,77 @@ pub enum When {
     Never,
 }
 
+/// `[events]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Events {
+    /// Where routers subscribe. The second space gets the next port, and so on.
+    #[serde(default = "publish")]
+    pub publish: TcpEndpoint,
+    /// Where routers ask for batches that they missed; ports as for `publish`.
+    #[serde(default = "replay")]
+    pub replay: TcpEndpoint,
+    /// The first frame of each message; `{space}` is the name of the space.
+    #[serde(default)]
+    pub topic: String,
+    /// Directory for the tokens of blocks. No other relay may use it.
+    #[serde(default = "tokens_dir")]
+    pub tokens_dir: PathBuf,
+    /// Maximum MiB of memory for tokens; the file may have twice as many.
+    #[serde(default = "tokens_mib")]
+    pub tokens_mib: u64,
+}
+
+fn publish() -> TcpEndpoint {
+    TcpEndpoint { host: "127.0.0.1".into(), port: 5557 }
+}
+
+fn replay() -> TcpEndpoint {
+    TcpEndpoint { host: "127.0.0.1".into(), port: 5657 }
+}
+
+fn tokens_dir() -> PathBuf {
+    "/var/lib/kvtide-relay".into()
+}
+
+fn tokens_mib() -> u64 {
+    256
+}
+
+/// An address of ZeroMQ: `tcp://HOST:PORT`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct TcpEndpoint {
+    host: String,
+    port: u16,
+}
+
+impl TryFrom<String> for TcpEndpoint {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<TcpEndpoint, String> {
+        let parts = text.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':'));
+        let port = parts.and_then(|(_, port)| port.parse().ok()).filter(|port| *port > 0);
+        match (parts, port) {
+            (Some((host, _)), Some(port)) if !host.is_empty() => Ok(TcpEndpoint { host: host.into(), port }),
+            _ => Err(format!("{text:?} is no address; expected tcp://HOST:PORT")),
+        }
+    }
+}
+
+impl TcpEndpoint {
+    /// Return the address for the space with this index.
+    #[must_use]
+    pub fn of_space(&self, index: u16) -> String {
+        format!("tcp://{}:{}", self.host, self.port.saturating_add(index))
+    }
+}
+
 /// `[http]`
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Http {
-    /// Address. Whoever can reach it can have blocks brought in.
+    /// Address, without authentication.
     pub listen: SocketAddr,
 }
 
@@ -254,7 +323,9 @@ mod tests {
                 "{key}"
             );
         }
-        let all = text.lines().map(|line| line.strip_prefix("# ").filter(|line| line.contains(" = ")).unwrap_or(line));
+        let all = text.lines().map(|line| {
+            line.strip_prefix("# ").filter(|line| line.contains(" = ") || line.starts_with('[')).unwrap_or(line)
+        });
         assert!(parse(&all.collect::<Vec<_>>().join("\n")).is_ok(), "also with the keys in comments");
     }
 
@@ -262,16 +333,26 @@ mod tests {
     fn what_is_wrong_is_named_with_its_line() {
         let config = parse(LEAST).unwrap();
         assert_eq!((config.copy_out.when, config.store.object_bytes()), (When::SecondUse, 4 << 20));
-        assert!(config.domain.encrypt, "blocks leave the machine encrypted unless somebody says otherwise");
+        assert!(config.domain.encrypt, "encryption is on by default");
         for (text, parts) in [
             (format!("{LEAST}ttl = 3\n"), vec!["relay.toml", "line 6", "ttl"]),
             (format!("{LEAST}[copy_out]\nwhen = \"often\"\n"), vec!["line 7", "often", "second_use"]),
             (format!("{LEAST}ttl_s = 1\n"), vec!["store.ttl_s = 1", "expected 60"]),
+            (format!("{LEAST}[events]\nreplay = \"5558\"\n"), vec!["line 7", "5558", "tcp://HOST:PORT"]),
+            (format!("{LEAST}[events]\npublish = \"tcp://a:0\"\n"), vec!["line 7", "tcp://HOST:PORT"]),
             ("[store]\nurl = \"s3://b\"\n".into(), vec!["missing field `domain`"]),
         ] {
             let error = parse(&text).unwrap_err();
             assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");
         }
+    }
+
+    #[test]
+    fn each_space_has_a_port_of_its_own() {
+        assert!(parse(LEAST).unwrap().events.is_none());
+        let events = parse(&format!("{LEAST}[events]\npublish = \"tcp://[::1]:65534\"\n")).unwrap().events.unwrap();
+        assert_eq!([0, 1].map(|index| events.publish.of_space(index)), ["tcp://[::1]:65534", "tcp://[::1]:65535"]);
+        assert_eq!(events.replay.of_space(2), "tcp://127.0.0.1:5659");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! HTTP of the relay: metrics, health, and recalls by those who know what will be asked for.
+//! HTTP of the relay: metrics, health, recalls, and tokens of blocks.
 
 use crate::breaker::BreakerState;
 use crate::error::Error;
@@ -11,6 +11,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +30,7 @@ pub fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
     listener.set_nonblocking(true).map_err(failed)?;
     if !address.ip().is_loopback() {
         tracing::warn!(
-            "HTTP on {address} is reachable from other machines: whoever reaches it can have blocks brought in"
+            "HTTP on {address} is reachable from other machines without authentication: they can have blocks brought in"
         );
     }
     let bound = listener.local_addr().map_err(failed)?;
@@ -42,6 +43,7 @@ pub async fn serve(listener: TcpListener, relay: Arc<Relay>) {
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/metrics", get(metrics))
         .route("/v1/recall", post(recall).layer(DefaultBodyLimit::max(BODY_MAX)))
+        .route("/v1/note", post(note).layer(DefaultBodyLimit::max(BODY_MAX)))
         .with_state(relay);
     let served = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => axum::serve(listener, router).await,
@@ -65,7 +67,7 @@ struct Ask {
     wait_ms: u64,
 }
 
-/// What has become of it.
+/// Result of a recall.
 #[derive(Serialize)]
 struct Answer {
     /// It is over; otherwise it goes on.
@@ -78,11 +80,7 @@ struct Answer {
 async fn recall(State(relay): State<Arc<Relay>>, Json(ask): Json<Ask>) -> Result<Json<Answer>, (StatusCode, String)> {
     let wrong = |why: &str| (StatusCode::BAD_REQUEST, format!("{why}\n"));
     let fingerprint = bytes(&ask.fingerprint).ok_or_else(|| wrong("fingerprint: expected 64 hexadecimal digits"))?;
-    let hash = |text: &String| (text.len() == 32).then(|| u128::from_str_radix(text, 16).ok()).flatten();
-    let hashes: Option<Vec<u128>> = ask.hashes.iter().map(hash).collect();
-    let hashes = hashes.filter(|hashes| !hashes.is_empty() && !hashes.contains(&0));
-    let hashes =
-        hashes.ok_or_else(|| wrong("hashes: expected at least one, of 32 hexadecimal digits, none of them 0"))?;
+    let hashes = hashes_of(&ask.hashes).ok_or_else(|| wrong(HASHES_EXPECTED))?;
     let (done, brought) = oneshot::channel();
     if !relay.recall(fingerprint, Recall { hashes, done }) {
         let why = "no engine of this daemon has a space with this fingerprint open to relays\n";
@@ -94,6 +92,58 @@ async fn recall(State(relay): State<Arc<Relay>>, Json(ask): Json<Ask>) -> Result
         Ok(Err(_)) => Err((StatusCode::SERVICE_UNAVAILABLE, "too many recalls wait, or the space has closed\n".into())),
         Err(_) => Ok(Json(Answer { done: false, blocks: None })),
     }
+}
+
+/// Tokens of blocks, for KV events.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Note {
+    /// Fingerprint of the space: 64 hexadecimal digits.
+    fingerprint: String,
+    /// Hashes of blocks: 32 hexadecimal digits each.
+    hashes: Vec<String>,
+    /// Tokens of all of them: one page each.
+    tokens: Vec<u32>,
+    /// Parent of the first block; only checked to be a hash, because the feed has the parents.
+    #[serde(default)]
+    parent: Option<String>,
+    /// Name of the adapter with which they were computed.
+    #[serde(default)]
+    adapter: Option<String>,
+}
+
+async fn note(State(relay): State<Arc<Relay>>, Json(note): Json<Note>) -> Result<StatusCode, (StatusCode, String)> {
+    let wrong = |why: &str| (StatusCode::BAD_REQUEST, format!("{why}\n"));
+    let off = || (StatusCode::NOT_FOUND, "KV events are off; set [events] in the relay's configuration\n".to_owned());
+    let events = relay.shared.events.clone().ok_or_else(off)?;
+    let fingerprint = bytes(&note.fingerprint).ok_or_else(|| wrong("fingerprint: expected 64 hexadecimal digits"))?;
+    let hashes = hashes_of(&note.hashes).ok_or_else(|| wrong(HASHES_EXPECTED))?;
+    if note.parent.as_ref().is_some_and(|parent| hash_of(parent).is_none()) {
+        return Err(wrong("parent: expected 32 hexadecimal digits"));
+    }
+    let adapter = note.adapter.filter(|name| !name.is_empty());
+    // It writes a file.
+    let kept = tokio::task::spawn_blocking(move || events.note(&fingerprint, hashes, &note.tokens, adapter.as_deref()));
+    match kept.await {
+        Ok(Ok(())) => Ok(StatusCode::NO_CONTENT),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => Err(wrong(&format!("tokens: {error}"))),
+        Ok(Err(error)) => {
+            let why = format!("the tokens are not kept over a restart: cannot write their file: {error}\n");
+            Err((StatusCode::INSUFFICIENT_STORAGE, why))
+        }
+        Err(error) => Err((StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n"))),
+    }
+}
+
+const HASHES_EXPECTED: &str = "hashes: expected at least one, of 32 hexadecimal digits, none of them 0";
+
+fn hash_of(text: &str) -> Option<u128> {
+    (text.len() == 32).then(|| u128::from_str_radix(text, 16).ok()).flatten()
+}
+
+fn hashes_of(texts: &[String]) -> Option<Vec<u128>> {
+    let hashes: Option<Vec<u128>> = texts.iter().map(|text| hash_of(text)).collect();
+    hashes.filter(|hashes| !hashes.is_empty() && !hashes.contains(&0))
 }
 
 /// Return the bytes of hexadecimal digits.
@@ -148,6 +198,32 @@ fn text(relay: &Relay) -> String {
         ("store_written_bytes_total", "Bytes of runs that were written.", &store.bytes_written),
     ] {
         family(name, "counter", help, one(counter));
+    }
+    if let Some(events) = &relay.shared.events {
+        let counters = &events.counters;
+        for (name, help, counter) in [
+            ("events_published_total", "KV events published.", &counters.events),
+            ("events_replayed_batches_total", "Batches of KV events sent again.", &counters.replayed),
+            (
+                "events_overflows_total",
+                "Times that all KV events were published again, as a queue was full.",
+                &counters.overflows,
+            ),
+            (
+                "events_tokens_dropped_bytes_total",
+                "Invalid bytes of the file of tokens.",
+                &counters.tokens_dropped_bytes,
+            ),
+        ] {
+            family(name, "counter", help, one(counter));
+        }
+        let (noted, waiting) = events.figures();
+        for (name, help, value) in [
+            ("events_blocks_with_tokens", "Blocks of which the tokens are known, cached or not.", noted),
+            ("events_blocks_without_tokens", "Cached blocks not announced: they or an ancestor lack tokens.", waiting),
+        ] {
+            family(name, "gauge", help, vec![(String::new(), value as u64)]);
+        }
     }
     let errors = ErrorKind::ALL.map(|kind| (format!("{{kind=\"{}\"}}", kind.name()), store.errors(kind)));
     family("store_errors_total", "counter", "Failed requests to the store.", errors.to_vec());

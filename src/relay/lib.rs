@@ -6,7 +6,8 @@
 //! | [`relay`], `spaces` | the running relay; the spaces of the daemon that it serves |
 //! | `space` | one space: its sessions, the feed, threads that copy |
 //! | `chains`, `queue` | the cached blocks of the space; the runs to copy |
-//! | `http` | metrics, and recalls |
+//! | `http` | metrics, recalls, and tokens of blocks |
+//! | [`events`] | KV events for routers |
 //! | [`config`], [`error`] | the TOML file; errors |
 //! | [`name`] | keys of a space, and names of runs, which reveal nothing |
 //! | [`run`] | the format of a run; verification of every byte that is read |
@@ -23,6 +24,7 @@ mod chains;
 pub mod config;
 pub mod endpoint;
 pub mod error;
+pub mod events;
 mod http;
 pub mod name;
 pub mod presence;

@@ -3,6 +3,7 @@
 use crate::config::Config;
 use crate::endpoint::{Endpoint, EndpointConfig};
 use crate::error::Error;
+use crate::events::Events;
 use crate::http;
 use crate::presence::{Presence, PresenceConfig};
 use crate::space::{Counters, Shared};
@@ -22,6 +23,8 @@ const ANSWER: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(200);
 /// Time between two attempts to reach a daemon that is not there.
 const AGAIN: Duration = Duration::from_millis(500);
+/// Maximum time that the end of a relay waits for tasks, which have ports and files open. A request to a directory can hang.
+const END: Duration = Duration::from_secs(1);
 /// Threads that talk to the store.
 const STORE_THREADS: usize = 2;
 
@@ -30,7 +33,6 @@ pub struct Relay {
     over: Arc<AtomicBool>,
     watcher: Option<JoinHandle<()>>,
     listen: SocketAddr,
-    /// Ends its threads without waiting for them.
     runtime: Option<Runtime>,
 }
 
@@ -58,7 +60,10 @@ impl Relay {
         let endpoint = Arc::new(Endpoint::new(store, settings));
         let presence = Arc::new(Presence::new(Arc::clone(&endpoint), PresenceConfig::default()));
         let (listener, listen) = http::bind(config.http.listen)?;
+        let events =
+            config.events.as_ref().map(|settings| Events::open(settings, runtime.handle().clone()).map(Arc::new));
         let shared = Shared {
+            events: events.transpose()?,
             config: Arc::new(config),
             key,
             endpoint,
@@ -89,7 +94,7 @@ impl Drop for Relay {
             tracing::error!("the thread that watched the daemon panicked");
         }
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+            runtime.shutdown_timeout(END);
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::chains::{Chains, ends, keys_of};
 use crate::config::{Config, When};
 use crate::endpoint::Endpoint;
+use crate::events::{Events, Follower};
 use crate::name::{RunName, SharedKey, SpaceKeys};
 use crate::presence::Presence;
 use crate::queue::{Job, Queue, Recall};
@@ -22,7 +23,7 @@ use tokio::task::JoinHandle as Task;
 
 /// Threads that copy; each has a channel of its own and room for one run of each shard.
 const COPIERS: u16 = 4;
-/// Runs whose bytes are asked for before the one that is being stored.
+/// Runs that are read ahead of the one that is being stored.
 const AHEAD: usize = 4;
 /// Maximum blocks of a run: one request to the daemon reads or stores it.
 const RUN_BLOCKS_MAX: u32 = 64;
@@ -31,7 +32,7 @@ const CALL: Duration = Duration::from_secs(10);
 /// Time between two looks whether the space is over, while nothing happens.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What all spaces of a relay share.
+/// Shared by all spaces of a relay.
 #[derive(Clone)]
 pub struct Shared {
     /// The configuration.
@@ -40,12 +41,14 @@ pub struct Shared {
     pub key: SharedKey,
     /// The store.
     pub endpoint: Arc<Endpoint>,
-    /// What the store has.
+    /// Cached answers about runs in the store.
     pub presence: Arc<Presence>,
     /// Where requests to the store run.
     pub runtime: Handle,
     /// Counters of all spaces.
     pub counters: Arc<Counters>,
+    /// KV events for routers, if they are on.
+    pub events: Option<Arc<Events>>,
 }
 
 /// Counters since the start, over all spaces.
@@ -151,7 +154,7 @@ impl Space {
         &self.inner.space.name
     }
 
-    /// Return the blocks that the daemon has cached, as far as the feed told, and the runs and recalls that wait.
+    /// Return the number of cached blocks by the feed, and of waiting runs and recalls.
     pub fn figures(&self) -> (usize, usize, usize) {
         let (runs, recalls) = self.inner.queue.len();
         (self.inner.chains().len(), runs, recalls)
@@ -204,8 +207,9 @@ impl Inner {
         self.chains.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Follow the feed, and have copied out what the configuration says.
+    /// Follow the feed, and queue runs to copy by the rules of the configuration.
     fn follow(&self, mut feed: Channel) {
+        let follower = self.shared.events.as_ref().and_then(|events| events.follow(&self.space));
         let mut next = 0;
         while !self.queue.is_over() {
             let part = match feed.follow(next, LOOK) {
@@ -216,8 +220,9 @@ impl Inner {
             // Blocks stored by engines, with their parents, and prefixes that were used.
             let (mut stored, mut used) = (Vec::new(), Vec::new());
             for event in part.events {
+                follower.iter().for_each(|follower| follower.event(event));
                 match event {
-                    FeedEvent::Gap => match self.list(&mut feed) {
+                    FeedEvent::Gap => match self.list(&mut feed, follower.as_ref()) {
                         Ok(listed) => (stored, used) = (listed, Vec::new()),
                         Err(error) => return tracing::debug!("space {}: cannot list: {error}", self.space.name),
                     },
@@ -232,6 +237,11 @@ impl Inner {
                     FeedEvent::Recorded { .. } => {}
                 }
             }
+            if follower.as_ref().is_some_and(Follower::is_lost)
+                && let Err(error) = self.list(&mut feed, follower.as_ref())
+            {
+                return tracing::debug!("space {}: cannot list: {error}", self.space.name);
+            }
             let wanted = match self.shared.config.copy_out.when {
                 When::Stored => ends(&stored),
                 When::SecondUse => used,
@@ -241,10 +251,10 @@ impl Inner {
         }
     }
 
-    /// List what is cached, in place of what was known.
-    fn list(&self, feed: &mut Channel) -> Result<Vec<(u128, u128)>, kvtide_client::Error> {
+    /// List the cache again, in place of the earlier view.
+    fn list(&self, feed: &mut Channel, follower: Option<&Follower>) -> Result<Vec<(u128, u128)>, kvtide_client::Error> {
         add(&self.shared.counters.gaps, 1);
-        let (mut listed, mut cursor) = (Vec::new(), 0);
+        let (mut listed, mut all, mut cursor) = (Vec::new(), Vec::new(), 0);
         loop {
             let part = feed.list_blocks(cursor, CALL)?;
             listed.extend(part.events.iter().filter_map(|event| match *event {
@@ -252,10 +262,14 @@ impl Inner {
                 _ => None,
             }));
             cursor = part.next;
+            if follower.is_some() {
+                all.extend(part.events);
+            }
             if cursor == 0 {
                 break;
             }
         }
+        follower.into_iter().for_each(|follower| follower.listing(std::mem::take(&mut all)));
         let mut chains = self.chains();
         chains.clear();
         listed.iter().for_each(|&(hash, parent)| chains.insert(hash, parent));
@@ -284,7 +298,7 @@ impl Inner {
         let inner = Arc::clone(self);
         self.shared.runtime.spawn(async move {
             let described = Run::new(&inner.keys[shard], &run, inner.block_bytes);
-            // The endpoint logs and counts what is wrong; here it is a miss.
+            // The endpoint logs and counts errors; here they are misses.
             inner.shared.endpoint.load(&described, run.len() as u32).await.ok().flatten()
         })
     }

@@ -328,3 +328,54 @@ fn a_relay_outlives_its_daemon_and_serves_each_space() {
         assert!(Instant::now() < deadline, "the relay notices the end of its daemon");
     }
 }
+
+/// Wait until a metric of the relay has exactly a value.
+fn until_metric_is(address: SocketAddr, name: &str, expected: u64) {
+    let deadline = Instant::now() + BOUND;
+    while metric(address, name) != expected {
+        assert!(Instant::now() < deadline, "{name} is not {expected}: {}", http(address, "GET /metrics", "").1);
+    }
+}
+
+/// What the sockets carry is tested in src/relay/tests/events.rs.
+#[test]
+fn blocks_are_announced_to_routers_once_an_engine_has_told_their_tokens() {
+    const BLOCKS: u32 = 20;
+    let dir = Dir::new();
+    let (daemon, mut engine) = machine(2 * BLOCKS);
+    let tokens = dir.path().join("tokens");
+    let events = || {
+        let ports = [0; 2].map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+        let [publish, replay] = ports.map(|port| port.local_addr().unwrap());
+        let dir = tokens.display();
+        format!("[events]\npublish = \"tcp://{publish}\"\nreplay = \"tcp://{replay}\"\ntokens_dir = \"{dir}\"")
+    };
+    let first = relay(&dir, &daemon, &events());
+    let note = |address, hashes: &[u128], tokens: usize| {
+        let hashes: Vec<String> = hashes.iter().map(|hash| format!("\"{hash:032x}\"")).collect();
+        let (fingerprint, tokens) = ("09".repeat(32), vec!["7"; tokens].join(","));
+        let body =
+            format!("{{\"fingerprint\":\"{fingerprint}\",\"hashes\":[{}],\"tokens\":[{tokens}]}}", hashes.join(","));
+        http(address, "POST /v1/note", &body)
+    };
+    until_served(first.listen(), 1);
+    store(&mut engine.1, &mut engine.2, 1, BLOCKS, Level::Published);
+    until_metric_is(first.listen(), "events_blocks_without_tokens", BLOCKS.into());
+    let (status, why) = note(first.listen(), &hashes(1, 2), 31);
+    assert_eq!((status, why.contains("expected 16")), (400, true), "{why}");
+    // The blocks behind the first one wait for it.
+    assert_eq!(note(first.listen(), &hashes(1, BLOCKS)[1..], 19 * 16).0, 204);
+    until_metric_is(first.listen(), "events_blocks_with_tokens", 19);
+    assert_eq!(metric(first.listen(), "events_blocks_without_tokens"), u64::from(BLOCKS));
+    assert_eq!(note(first.listen(), &hashes(1, 1), 16).0, 204);
+    until_metric_is(first.listen(), "events_blocks_without_tokens", 0);
+    drop(first);
+    let second = relay(&dir, &daemon, &events());
+    until_served(second.listen(), 1);
+    // All clear, and one prefix in one event.
+    until_metric_is(second.listen(), "events_published_total", 2);
+    assert_eq!(metric(second.listen(), "events_blocks_with_tokens"), u64::from(BLOCKS));
+    until_metric_is(second.listen(), "events_blocks_without_tokens", 0);
+    let off = relay(&dir, &daemon, "");
+    assert_eq!(note(off.listen(), &hashes(1, 1), 16).0, 404);
+}

@@ -1,0 +1,163 @@
+//! KV events for routers: which blocks a space has cached, as vLLM publishes it over ZeroMQ.
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | `wire` | the format |
+//! | `tokens` | tokens of blocks, which engines tell over HTTP |
+//! | `state` | feed events and tokens in, KV events out |
+//! | `publisher` | the sockets, the replay |
+//!
+//! A space calls [`Events::follow`] and hands each feed event and listing to the [`Follower`]. Nothing here depends on stores or runs.
+
+mod publisher;
+mod state;
+mod tokens;
+mod wire;
+
+use crate::config::Events as Settings;
+use crate::error::Error;
+use kvtide_types::FeedEvent;
+use kvtide_wire::hello::SpaceOpened;
+use publisher::{Publisher, Stream, serve_replay};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokens::Tokens;
+use tokio::runtime::Handle;
+use zeromq::{PubSocket, RouterSocket, Socket, ZmqError};
+
+/// Maximum spaces with a stream: one port each, and one more for replays.
+const STREAMS_MAX: usize = 16;
+
+/// Counters since the start, over all streams.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Events published.
+    pub events: AtomicU64,
+    /// Batches sent again because a router asked for them.
+    pub replayed: AtomicU64,
+    /// Times that the queue was full, so that everything was published again.
+    pub overflows: AtomicU64,
+    /// Bytes of the file of tokens that were invalid at the start.
+    pub tokens_dropped_bytes: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, number: usize) {
+    counter.fetch_add(number as u64, Ordering::Relaxed);
+}
+
+/// The streams of a relay, and the tokens.
+pub struct Events {
+    settings: Settings,
+    runtime: Handle,
+    tokens: Arc<Tokens>,
+    streams: Mutex<Vec<Arc<Stream>>>,
+    /// Counters.
+    pub counters: Arc<Counters>,
+}
+
+impl Events {
+    /// Open the file of tokens.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub fn open(settings: &Settings, runtime: Handle) -> Result<Events, Error> {
+        let (tokens, dropped) = Tokens::open(&settings.tokens_dir, settings.tokens_mib << 20)?;
+        if dropped > 0 {
+            tracing::warn!("{dropped} bytes of {} were invalid and are dropped", settings.tokens_dir.display());
+        }
+        let counters = Arc::new(Counters { tokens_dropped_bytes: dropped.into(), ..Counters::default() });
+        let (settings, tokens) = (settings.clone(), Arc::new(tokens));
+        Ok(Events { settings, runtime, tokens, streams: Mutex::default(), counters })
+    }
+
+    fn streams(&self) -> MutexGuard<'_, Vec<Arc<Stream>>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begin to follow a space; `None` if it gets no stream. A space that opens again gets the stream that it had.
+    pub fn follow(&self, space: &SpaceOpened) -> Option<Follower> {
+        let mut streams = self.streams();
+        let same =
+            |stream: &&Arc<Stream>| (stream.fingerprint, stream.page_tokens) == (space.fingerprint, space.page_tokens);
+        if let Some(stream) = streams.iter().find(same) {
+            // If not, another space of this model, with other planes or shards, has it.
+            return stream.take().then(|| Follower(Arc::clone(stream)));
+        }
+        let index = streams.len() as u16;
+        if streams.len() == STREAMS_MAX {
+            tracing::warn!("space {}: no KV events: {STREAMS_MAX} other spaces had a stream", space.name);
+            return None;
+        }
+        let topic = self.settings.topic.replace("{space}", &space.name);
+        let stream = Arc::new(Stream::new(space.fingerprint, space.page_tokens, &topic, Arc::clone(&self.counters)));
+        let publish = self.settings.publish.of_space(index);
+        let replay = self.settings.replay.of_space(index);
+        if let Err(error) = self.runtime.block_on(self.start(&stream, &publish, &replay)) {
+            tracing::error!("space {}: no KV events: cannot bind {publish} and {replay}: {error}", space.name);
+            return None;
+        }
+        tracing::info!("space {}: KV events at {publish}, replays at {replay}", space.name);
+        stream.take();
+        streams.push(Arc::clone(&stream));
+        Some(Follower(stream))
+    }
+
+    async fn start(&self, stream: &Arc<Stream>, publish: &str, replay: &str) -> Result<(), ZmqError> {
+        let (mut publisher, mut router) = (PubSocket::new(), RouterSocket::new());
+        publisher.bind(publish).await?;
+        router.bind(replay).await?;
+        self.runtime.spawn(Publisher::new(Arc::clone(stream), Arc::clone(&self.tokens), publisher).run());
+        self.runtime.spawn(serve_replay(Arc::clone(stream), router));
+        Ok(())
+    }
+
+    /// Keep the tokens of blocks, and announce those that are cached.
+    ///
+    /// # Errors
+    /// The number of tokens does not fit the blocks, or the file cannot be written.
+    pub fn note(&self, space: &[u8; 32], hashes: Vec<u128>, tokens: &[u32], adapter: Option<&str>) -> io::Result<()> {
+        let streams: Vec<_> = self.streams().iter().filter(|stream| stream.fingerprint == *space).cloned().collect();
+        let each = tokens.len() / hashes.len().max(1);
+        if let Some(stream) = streams.iter().find(|stream| stream.page_tokens as usize != each) {
+            let why = format!("{each} tokens for each hash, expected {}", stream.page_tokens);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let kept = self.tokens.note(space, &hashes, tokens, adapter);
+        streams.iter().for_each(|stream| stream.noted(hashes.clone()));
+        kept
+    }
+
+    /// Return the blocks that have tokens, and the cached blocks that are not announced.
+    pub fn figures(&self) -> (usize, usize) {
+        (self.tokens.len(), self.streams().iter().map(|stream| stream.waiting()).sum())
+    }
+}
+
+/// The thread that follows the feed of a space, as its stream knows it. None of its functions waits.
+pub struct Follower(Arc<Stream>);
+
+impl Follower {
+    /// Publish what an event of the feed changes.
+    pub fn event(&self, event: FeedEvent) {
+        self.0.event(event);
+    }
+
+    /// Void what was published, and publish this listing.
+    pub fn listing(&self, listed: Vec<FeedEvent>) {
+        self.0.listing(listed);
+    }
+
+    /// Return whether events were dropped, so that a listing is needed.
+    pub fn is_lost(&self) -> bool {
+        self.0.is_lost()
+    }
+}
+
+/// Voids what was published: nobody tells what becomes of these blocks.
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.0.listing(Vec::new());
+        self.0.give_back();
+    }
+}

@@ -1,0 +1,1 @@
+//! Holds a test: Dynamo's router follows the relay's KV events.
