@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Flags of `kvtide events`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Each line is one JSON object with the number and the name of the space. Events: space_opened, space_closed; stored \
+    after_help = "Each line is one JSON object with the number and, but for space_closed, the name of the space. Events: space_opened, space_closed; stored \
     (hash, parent, relayed: a relay brought it), recorded (it is on NVMe), removed, used (hash of the last block, count); gap: lines \
     were missed, and all that is cached follows again.\n\nHashes are what tenants' salts rely on, so the daemon tells them only to \
     relays: list your user id in the relay_uids of a domain, or a token's file in its relay_tokens.\n\n\
@@ -140,26 +140,34 @@ impl Shared {
             "shards": space.shards,
             "planes": space.planes.len(),
         }))?;
-        match self.follow(space, &printer) {
-            // The space has closed; the other connection reports it.
-            Err(Ended::Client(error)) if matches!(error.status(), Status::Daemon | Status::NotFound) => Ok(()),
+        let client = match self.attach(space) {
+            // It has closed meanwhile; the other connection reports that.
+            Err(error) if error.status() == Status::NotFound => return Ok(()),
+            attached => attached?,
+        };
+        match self.follow(&client, &printer) {
+            // The same.
+            Err(Ended::Client(error)) if error.status() == Status::Daemon => Ok(()),
             ended => ended,
         }
     }
 
-    fn follow(&self, space: &SpaceOpened, printer: &Printer<'_>) -> Result<(), Ended> {
+    fn attach(&self, space: &SpaceOpened) -> Result<Client, ClientError> {
         let SpaceOpened { fingerprint, page_tokens, shards, .. } = *space;
         let (name, planes) = (space.name.clone(), space.planes.clone());
         let frames = vec![0; classes(&planes).len()];
         let spec = SpaceSpec { name, fingerprint, page_tokens, planes, shards, shard: 0 };
         let token_file = self.token_file.clone();
         let options = Options::new(self.socket.clone(), spec, frames);
-        let client = Client::attach(Options { token_file, relay: true, seqs_max: 1, ..options })?;
+        Client::attach(Options { token_file, relay: true, seqs_max: 1, ..options })
+    }
+
+    fn follow(&self, client: &Client, printer: &Printer<'_>) -> Result<(), Ended> {
         let mut channel = client.channel(0)?;
         if !self.follow {
             return printer.list(&mut channel);
         }
-        let mut next = 0;
+        let mut next = u64::MAX; // no number of an event: the first answer is a gap
         while !self.over.load(Ordering::Relaxed) {
             let part = channel.follow(next, LOOK)?;
             for event in part.events {

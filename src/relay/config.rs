@@ -1,4 +1,4 @@
-//! The relay's configuration: one TOML file. docs/reference/relay.md describes each key.
+//! The relay's configuration: one TOML file. configs/relay.toml describes each key.
 
 use crate::error::Error;
 use crate::name::SharedKey;

@@ -6,6 +6,7 @@ use kvtide_relay::error::Error;
 use kvtide_relay::relay::Relay;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
@@ -28,7 +29,11 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let filter = EnvFilter::try_from_env("KVTIDE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

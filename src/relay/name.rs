@@ -81,11 +81,13 @@ impl SpaceKeys {
         }
     }
 
-    /// Return the name of the run of `count` blocks that ends with the block `last`.
+    /// Return the name of a run, from the index and parent of its first block, and the hashes of its blocks.
     ///
-    /// The count is part of it: runs of different lengths may end with the same block, and must not take each other's place.
-    pub fn run_name(&self, last: u128, count: u32) -> RunName {
-        let tag = mac(&self.name, "run", &[&last.to_le_bytes(), &count.to_le_bytes()]);
+    /// All of them are part of it. Runs of different lengths may end with the same block, and must not take each other's place. A
+    /// reader with wrong hashes must find no run, instead of one that fails verification.
+    pub fn run_name(&self, (first, parent): (u32, u128), hashes: &[u128]) -> RunName {
+        let hashes: Vec<u8> = hashes.iter().flat_map(|hash| hash.to_le_bytes()).collect();
+        let tag = mac(&self.name, "run", &[&first.to_le_bytes(), &parent.to_le_bytes(), &hashes]);
         let id = u128::from_be_bytes(*tag.first_chunk().expect("32 bytes"));
         RunName { text: format!("{}/{}", self.folder, hex(&tag)), id }
     }
@@ -120,7 +122,7 @@ mod tests {
 
     #[test]
     fn names_have_the_documented_form() {
-        let name = keys(1, "production", 0xab, 17).run_name(0xfeed, 8);
+        let name = keys(1, "production", 0xab, 17).run_name((0, 0), &[0xfeed; 8]);
         let parts: Vec<&str> = name.as_str().split('/').collect();
         assert_eq!((parts.len(), parts[0], parts[3]), (5, "v1", "17"));
         for part in [parts[1], parts[2], parts[4]] {
@@ -129,13 +131,13 @@ mod tests {
         }
         assert!(name.as_str().len() <= 208);
         assert!(parts[4].starts_with(&format!("{:032x}", name.id())));
-        let largest = keys(1, "production", 0xab, u32::MAX).run_name(u128::MAX, u32::MAX);
+        let largest = keys(1, "production", 0xab, u32::MAX).run_name((u32::MAX, u128::MAX), &[u128::MAX; 64]);
         assert!(largest.as_str().len() <= 208, "{}", largest.as_str().len());
     }
 
     #[test]
     fn a_name_reveals_no_input() {
-        let name = keys(1, "production", 0xab, 0).run_name(0x00c0_ffee_00c0_ffee, 1);
+        let name = keys(1, "production", 0xab, 0).run_name((0, 0), &[0x00c0_ffee_00c0_ffee; 1]);
         for secret in ["production", "abababab", "c0ffee", &hex(b"production"), "eeffc0"] {
             assert!(!name.as_str().contains(secret), "{name} contains {secret}");
         }
@@ -143,19 +145,21 @@ mod tests {
 
     #[test]
     fn each_input_changes_its_own_parts() {
-        let base = keys(1, "a", 1, 0).run_name(5, 4);
+        let base = keys(1, "a", 1, 0).run_name((0, 0), &[5; 4]);
         let changed = |other: RunName| -> Vec<usize> {
             let pairs = base.as_str().split('/').zip(other.as_str().split('/')).enumerate();
             pairs.filter(|(_, (a, b))| a != b).map(|(i, _)| i).collect()
         };
-        assert_eq!(changed(keys(1, "a", 1, 0).run_name(5, 4)), [0; 0]);
-        assert_eq!(changed(keys(2, "a", 1, 0).run_name(5, 4)), [1, 2, 4], "shared key");
-        assert_eq!(changed(keys(1, "b", 1, 0).run_name(5, 4)), [1, 2, 4], "domain");
-        assert_eq!(changed(keys(1, "a", 2, 0).run_name(5, 4)), [2, 4], "fingerprint");
-        assert_eq!(changed(keys(1, "a", 1, 1).run_name(5, 4)), [3, 4], "shard");
-        assert_eq!(changed(keys(1, "a", 1, 0).run_name(6, 4)), [4], "last block");
-        assert_eq!(changed(keys(1, "a", 1, 0).run_name(5, 2)), [4], "length");
-        assert_eq!(changed(plain_keys().run_name(5, 4)), [4], "encryption");
+        assert_eq!(changed(keys(1, "a", 1, 0).run_name((0, 0), &[5; 4])), [0; 0]);
+        assert_eq!(changed(keys(2, "a", 1, 0).run_name((0, 0), &[5; 4])), [1, 2, 4], "shared key");
+        assert_eq!(changed(keys(1, "b", 1, 0).run_name((0, 0), &[5; 4])), [1, 2, 4], "domain");
+        assert_eq!(changed(keys(1, "a", 2, 0).run_name((0, 0), &[5; 4])), [2, 4], "fingerprint");
+        assert_eq!(changed(keys(1, "a", 1, 1).run_name((0, 0), &[5; 4])), [3, 4], "shard");
+        assert_eq!(changed(keys(1, "a", 1, 0).run_name((0, 0), &[6; 4])), [4], "hashes");
+        assert_eq!(changed(keys(1, "a", 1, 0).run_name((4, 0), &[5; 4])), [4], "first index");
+        assert_eq!(changed(keys(1, "a", 1, 0).run_name((0, 1), &[5; 4])), [4], "parent");
+        assert_eq!(changed(keys(1, "a", 1, 0).run_name((0, 0), &[5; 2])), [4], "length");
+        assert_eq!(changed(plain_keys().run_name((0, 0), &[5; 4])), [4], "encryption");
     }
 
     #[test]
@@ -168,7 +172,7 @@ mod tests {
     #[test]
     fn ciphers_differ_between_runs_and_from_names() {
         let keys = keys(1, "a", 1, 0);
-        let (one, two) = (keys.run_name(1, 1), keys.run_name(2, 1));
+        let (one, two) = (keys.run_name((0, 0), &[1; 1]), keys.run_name((0, 0), &[2; 1]));
         assert_ne!(keys.cipher_key(&one), keys.cipher_key(&two));
         assert!(!one.as_str().contains(&hex(&keys.cipher_key(&one).unwrap())));
     }

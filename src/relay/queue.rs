@@ -7,8 +7,9 @@ use tokio::sync::oneshot;
 
 /// Runs that wait to be copied out. What comes later is not copied; the next use of its prefix asks again.
 const RUNS_MAX: usize = 4096;
-/// Recalls that wait.
+/// Recalls that wait, and the hashes of all of them: 64 MiB.
 const RECALLS_MAX: usize = 1024;
+const HASHES_MAX: usize = 4 << 20;
 
 /// One piece of work.
 #[derive(Debug)]
@@ -57,7 +58,9 @@ impl Queue {
     /// Add a recall. Without room it is dropped, which its sender notices.
     pub fn bring_in(&self, recall: Recall) {
         let mut waiting = self.lock();
-        if !waiting.over && waiting.recalls.len() < RECALLS_MAX {
+        let hashes: usize = waiting.recalls.iter().map(|recall| recall.hashes.len()).sum();
+        let fits = waiting.recalls.len() < RECALLS_MAX && hashes + recall.hashes.len() <= HASHES_MAX;
+        if !waiting.over && fits {
             waiting.recalls.push_back(recall);
             self.changed.notify_one();
         }

@@ -10,11 +10,13 @@ use crate::space::{Counters, Shared};
 use crate::spaces::Spaces;
 use crate::store::{ObjectStore, Store, ValkeyConfig, ValkeyStore};
 use kvtide_client::{SpaceChange, Watch};
+use kvtide_wire::hello::SpaceOpened;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
 /// Maximum time of an answer of the daemon.
@@ -25,6 +27,8 @@ const LOOK: Duration = Duration::from_millis(200);
 const AGAIN: Duration = Duration::from_millis(500);
 /// Maximum time that the end of a relay waits for tasks, which have ports and files open. A request to a directory can hang.
 const END: Duration = Duration::from_secs(1);
+/// Time between two attempts to serve a space that is open and not served.
+const RETRY: Duration = Duration::from_secs(2);
 /// Threads that talk to the store.
 const STORE_THREADS: usize = 2;
 
@@ -131,8 +135,7 @@ impl Watcher {
                     told.clear();
                     tracing::info!("connected to the daemon at {}", daemon.socket.display());
                     self.spaces.set_connected(true);
-                    open.into_iter().for_each(|space| self.spaces.open(space));
-                    self.watch(&watch);
+                    self.watch(&watch, open);
                     self.spaces.set_connected(false);
                     self.spaces.close_all();
                 }
@@ -152,13 +155,26 @@ impl Watcher {
     }
 
     /// Serve the spaces that open until the daemon or the relay ends.
-    fn watch(&self, watch: &Watch) {
+    fn watch(&self, watch: &Watch, open: Vec<SpaceOpened>) {
+        let mut open: BTreeMap<u32, SpaceOpened> = open.into_iter().map(|space| (space.space, space)).collect();
+        let mut retry_at = Instant::now();
         while !self.over.load(Ordering::Relaxed) {
             match watch.next(LOOK) {
-                Ok(Some(SpaceChange::Opened(space))) => self.spaces.open(space),
-                Ok(Some(SpaceChange::Closed(space))) => self.spaces.close(space),
+                Ok(Some(SpaceChange::Opened(space))) => {
+                    open.insert(space.space, space);
+                    retry_at = Instant::now();
+                }
+                Ok(Some(SpaceChange::Closed(space))) => {
+                    open.remove(&space);
+                    self.spaces.close(space);
+                }
                 Ok(None) => self.spaces.close_ended(),
                 Err(error) => return tracing::warn!("{error}; the relay connects again"),
+            }
+            // A space that the daemon did not let it attach to, or of which a session has ended, is tried again.
+            if Instant::now() >= retry_at {
+                open.values().for_each(|space| self.spaces.open(space));
+                retry_at = Instant::now() + RETRY;
             }
         }
     }

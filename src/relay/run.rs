@@ -155,7 +155,8 @@ impl<'a> Run<'a> {
     ///
     /// If `blocks` is empty or not consecutive.
     pub fn new(keys: &'a SpaceKeys, blocks: &'a [BlockKey], block_bytes: u64) -> Self {
-        let last = blocks.last().expect("a run has a block");
+        assert!(!blocks.is_empty(), "a run has a block");
+        let hashes: Vec<u128> = blocks.iter().map(|block| block.hash).collect();
         for pair in blocks.windows(2) {
             assert!(
                 pair[1].parent == pair[0].hash && pair[1].index == pair[0].index + 1,
@@ -164,7 +165,7 @@ impl<'a> Run<'a> {
         }
         let count = blocks.len() as u32;
         let layout = Layout { count, block_bytes, encrypted: keys.encrypted() };
-        Self { keys, blocks, layout, name: keys.run_name(last.hash, count) }
+        Self { keys, blocks, layout, name: keys.run_name((blocks[0].index, blocks[0].parent), &hashes) }
     }
 
     /// Return the name of the run in a store.

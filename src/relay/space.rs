@@ -210,7 +210,8 @@ impl Inner {
     /// Follow the feed, and queue runs to copy by the rules of the configuration.
     fn follow(&self, mut feed: Channel) {
         let follower = self.shared.events.as_ref().and_then(|events| events.follow(&self.space));
-        let mut next = 0;
+        // No number of an event: the first answer is a gap, even if an earlier one was lost on its way.
+        let mut next = u64::MAX;
         while !self.queue.is_over() {
             let part = match feed.follow(next, LOOK) {
                 Ok(part) => part,
@@ -243,7 +244,8 @@ impl Inner {
                 return tracing::debug!("space {}: cannot list: {error}", self.space.name);
             }
             let wanted = match self.shared.config.copy_out.when {
-                When::Stored => ends(&stored),
+                // A use has runs copied that could not be copied before.
+                When::Stored => ends(&stored).into_iter().chain(used).collect(),
                 When::SecondUse => used,
                 When::Never => Vec::new(),
             };
@@ -289,8 +291,9 @@ impl Inner {
 
     /// Return the names of a run, one for each shard.
     fn names(&self, run: &[BlockKey]) -> Vec<RunName> {
-        let last = run.last().map_or(0, |block| block.hash);
-        self.keys.iter().map(|keys| keys.run_name(last, run.len() as u32)).collect()
+        let Some(first) = run.first() else { return Vec::new() };
+        let hashes: Vec<u128> = run.iter().map(|block| block.hash).collect();
+        self.keys.iter().map(|keys| keys.run_name((first.index, first.parent), &hashes)).collect()
     }
 
     /// Begin to load a shard's part of a run.
@@ -358,7 +361,10 @@ impl Copier {
     fn read(&mut self, shard: usize, run: &[BlockKey]) -> Result<Vec<Vec<u8>>, String> {
         let hashes: Vec<u128> = run.iter().map(|block| block.hash).collect();
         let slots = &self.slots[..run.len()];
-        let copied = self.channels[shard].load_hashed(&hashes, slots, CALL).map_err(|error| error.to_string())?;
+        let copied = self.channels[shard].load_hashed(&hashes, slots, CALL);
+        self.settle(shard, copied.as_ref().map_or_else(kvtide_client::Error::status, |copied| copied.status));
+        let copied = copied.map_err(|error| error.to_string())?;
+        let slots = &self.slots[..run.len()];
         if !copied.failed.is_empty() {
             let failed = copied.failed.len();
             return Err(format!("{failed} of {} blocks could not be read: {:?}", run.len(), copied.status));
@@ -372,6 +378,17 @@ impl Copier {
             block
         };
         Ok(slots.iter().map(bytes).collect())
+    }
+
+    /// After a call that ended at its deadline, wait until none of its copies touches the blocks of this thread any more. If that does
+    /// not happen, the space ends: a late copy would change the bytes of another block.
+    fn settle(&mut self, shard: usize, status: Status) {
+        if status == Status::TimedOut
+            && let Err(error) = self.channels[shard].settle(CALL)
+        {
+            tracing::error!("space {}: a copy does not end: {error}; the relay attaches again", self.inner.space.name);
+            self.inner.queue.end();
+        }
     }
 
     /// Bring the blocks of a prefix in, as many as the store has. Return how many are cached in the daemon afterwards.
@@ -392,16 +409,21 @@ impl Copier {
                 let shards = (0..inner.keys.len()).map(|shard| inner.load(shard, Arc::clone(&run)));
                 loading.push_back((Arc::clone(&run), shards.collect::<Vec<_>>()));
             }
+            if inner.queue.is_over() {
+                return cached;
+            }
             let Some((run, shards)) = loading.pop_front() else { return cached };
             let loaded: Vec<_> =
                 shards.into_iter().map(|task| inner.shared.runtime.block_on(task).ok().flatten()).collect();
             for (name, blocks) in inner.names(&run).iter().zip(&loaded) {
                 inner.shared.presence.note(name, blocks.is_some());
             }
+            // Shard 0 last: the block is complete then, and the feed knows by that shard's session that a relay stored it.
             let stored = loaded
                 .into_iter()
-                .zip(0..)
-                .all(|(blocks, shard)| blocks.is_some_and(|blocks| self.store(shard, &run, &blocks)));
+                .enumerate()
+                .rev()
+                .all(|(shard, blocks)| blocks.is_some_and(|blocks| self.store(shard, &run, &blocks)));
             if !stored {
                 // Blocks behind a hole are of no use. The loads that are dropped end at their deadlines.
                 return cached;
@@ -458,6 +480,7 @@ impl Copier {
         let hashes: Vec<u128> = run.iter().map(|block| block.hash).collect();
         let (at, slots) = ((run[0].index, run[0].parent), &self.slots[..run.len()]);
         let stored = self.channels[shard].store(at, &hashes, slots, Level::Published, CALL);
+        self.settle(shard, stored.as_ref().map_or_else(kvtide_client::Error::status, |copied| copied.status));
         match stored {
             Ok(copied) if copied.status == Status::Ok => true,
             Ok(copied) => {

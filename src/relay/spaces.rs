@@ -42,7 +42,7 @@ impl Spaces {
 
     /// Have a prefix brought in. Return false if no space with this fingerprint is served.
     pub fn recall(&self, fingerprint: [u8; 32], recall: Recall) -> bool {
-        match self.all().values().find(|space| space.fingerprint() == fingerprint) {
+        match self.all().values().find(|space| space.fingerprint() == fingerprint && !space.is_over()) {
             Some(space) => {
                 space.recall(recall);
                 true
@@ -51,10 +51,13 @@ impl Spaces {
         }
     }
 
-    /// Serve a space.
-    pub fn open(&self, space: SpaceOpened) {
-        let (number, name) = (space.space, space.name.clone());
-        match Space::start(self.shared.clone(), space) {
+    /// Serve a space, unless it is served.
+    pub fn open(&self, space: &SpaceOpened) {
+        let (number, name) = (space.space, &space.name);
+        if self.all().contains_key(&number) {
+            return;
+        }
+        match Space::start(self.shared.clone(), space.clone()) {
             Ok(space) => {
                 tracing::info!("space {number} ({name}): served");
                 self.all().insert(number, space);

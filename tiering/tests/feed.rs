@@ -291,3 +291,22 @@ fn a_block_without_its_window_pages_is_not_read_by_hash() {
     let read = [0, 1].map(|plane| w.read_engine(RELAY, 5, plane));
     assert_eq!(read, [Some(blocks[5].1[0]), Some(blocks[5].1[1])], "the last block is whole");
 }
+
+/// An engine leases a block and loads it from NVMe; a relay waits for the same read.
+#[test]
+fn a_read_by_hash_ends_with_the_read_of_an_engine() {
+    let mut w = world(4, |cfg| cfg.limits.nvme_bytes_max = 1 << 24);
+    let cold = store(&mut w, 0, (0, 0), &[1, 2]);
+    store(&mut w, 0, (0, 0), &[11, 12, 13, 14]);
+    assert_eq!(w.core.entry(2).unwrap().bytes.host, 0);
+    w.ok(RELAY, Request::Follow { from: 0 });
+    w.ok(1, Request::Lease { seq: 0, hash: 2, count: 2, lease_us: 1_000_000 });
+    w.eager = false;
+    let engine = w.ask(1, Request::LoadBlocks { seq: 0, first: 0, engine: &[5, 6] });
+    let relay = w.ask(RELAY, Request::LoadHashed { hashes: &[1, 2], engine: &[8, 9] });
+    w.eager = true;
+    w.settle();
+    assert_eq!(w.answer(1, engine).unwrap().status, Status::Ok);
+    assert_eq!(w.answer(RELAY, relay).expect("it is woken").status, Status::Ok);
+    assert_eq!([8, 9].map(|block| w.read_engine(RELAY, block, 0)), [Some(cold[0][0]), Some(cold[1][0])]);
+}

@@ -19,7 +19,9 @@ impl Space {
             Ok(admitted) => admitted,
             Err(refusal) => {
                 refuse(&self.registry, &request.socket, request.peer, &refusal);
-                return self.registry.remove(request.number);
+                self.registry.remove(request.number);
+                // The last engine may have left while the control thread still counted on this one.
+                return self.tell_left();
             }
         };
         let AttachRequest { number, socket, peer, pidfd, side, fds, limits, frames, relay, .. } = request;

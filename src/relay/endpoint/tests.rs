@@ -69,7 +69,7 @@ fn keys() -> SpaceKeys {
 }
 
 fn name() -> RunName {
-    keys().run_name(1, 1)
+    keys().run_name((0, 0), &[1])
 }
 
 async fn get(endpoint: &Endpoint) -> Result<(), ErrorKind> {

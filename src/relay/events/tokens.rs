@@ -20,8 +20,11 @@ use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use std::{io, mem};
 
+/// How long another relay may hold the file while it ends.
+const LOCK: Duration = Duration::from_secs(2);
 const MAGIC: [u8; 8] = *b"KVTTOK\0\x01";
 /// Bytes of a record before the adapter's name.
 const FIXED: usize = 52;
@@ -92,7 +95,15 @@ impl Tokens {
         };
         std::fs::create_dir_all(dir).map_err(failed("make the directory of"))?;
         let file = open_file(&path).map_err(failed("open"))?;
-        match file.try_lock() {
+        let until = Instant::now() + LOCK;
+        let locked = loop {
+            match file.try_lock() {
+                // PACE: the relay before this one may be about to end.
+                Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(LOCK / 100),
+                locked => break locked,
+            }
+        };
+        match locked {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let source = io::Error::other("another relay uses it; set another [events] tokens_dir");

@@ -44,7 +44,7 @@ impl Store for Set {
 fn runs(runs: usize, shards: u32) -> Vec<Vec<RunName>> {
     let keys: Vec<_> =
         (0..shards).map(|shard| SpaceKeys::new(&SharedKey::new([1; 32]), "d", &[2; 32], shard, false)).collect();
-    (0..runs).map(|run| keys.iter().map(|keys| keys.run_name(run as u128 + 1, 1)).collect()).collect()
+    (0..runs).map(|run| keys.iter().map(|keys| keys.run_name((0, 0), &[run as u128 + 1])).collect()).collect()
 }
 
 fn presence(cheap: bool, stored: &[Vec<RunName>], answers_max: usize) -> (Arc<Set>, Presence) {

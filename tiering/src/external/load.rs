@@ -7,7 +7,7 @@ use crate::api::{BlockId, IoClass, NONE, SeqId, Status};
 use crate::counters::Reason;
 use crate::pages::ShardCopy;
 use crate::plan::{Take, Want};
-use crate::requests::{Op, Phase, Work};
+use crate::requests::{Op, Ops, Phase, Work};
 use crate::sequences::HASHES_MAX;
 use crate::sessions::{JobRec, Task};
 use crate::space::{Core, Who};
@@ -94,6 +94,12 @@ impl Core {
             session.copies.push(&mut session.ops.recs[op as usize].copies, copy);
         }
         self.sessions[usize::from(s)].ops.enter(op, Phase::Copying);
+    }
+
+    /// Return whether a read by hash is in progress.
+    pub(crate) fn reads_by_hash(&self) -> bool {
+        let reads = |ops: &Ops| ops.copying.iter(&ops.recs).any(|op| ops[op].work == Work::LoadHashed);
+        self.sessions.iter().any(|session| reads(&session.ops))
     }
 
     /// Return the block of a hash in the session's shard. An entry that is only on NVMe gets one.

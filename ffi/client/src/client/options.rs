@@ -162,7 +162,7 @@ pub struct Options {
     /// How long a step of an `approx` sequence waits, in each plane, for selected pages that are not in tier 0.
     pub max_stall: Duration,
     /// Attach as a relay: to a space that engines have opened, without frames, to follow its feed and to read blocks by their
-    /// hashes. The daemon must allow it (`relay_uids` or `relay_tokens` of the domain), for one session of each shard.
+    /// hashes. The daemon must allow it (`relay_uids` or `relay_tokens` of the domain), for two sessions of each shard.
     pub relay: bool,
     /// Keep the space on this machine: relays do not hear of it. For a fingerprint that means nothing elsewhere.
     pub local: bool,

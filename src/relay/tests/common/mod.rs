@@ -19,7 +19,7 @@ pub fn keys(encrypted: bool) -> SpaceKeys {
 
 /// Names of runs, each of another one.
 pub fn names(count: u32) -> Vec<RunName> {
-    (0..count).map(|i| keys(false).run_name(u128::from(i) + 1, 1)).collect()
+    (0..count).map(|i| keys(false).run_name((0, 0), &[u128::from(i) + 1])).collect()
 }
 
 /// The blocks `first .. first + count` of one prefix.
