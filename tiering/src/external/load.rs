@@ -94,12 +94,13 @@ impl Core {
             session.copies.push(&mut session.ops.recs[op as usize].copies, copy);
         }
         self.sessions[usize::from(s)].ops.enter(op, Phase::Copying);
+        self.has_read_by_hash = true;
     }
 
     /// Return whether a read by hash is in progress.
     pub(crate) fn reads_by_hash(&self) -> bool {
         let reads = |ops: &Ops| ops.copying.iter(&ops.recs).any(|op| ops[op].work == Work::LoadHashed);
-        self.sessions.iter().any(|session| reads(&session.ops))
+        self.has_read_by_hash && self.sessions.iter().any(|session| reads(&session.ops))
     }
 
     /// Return the block of a hash in the session's shard. An entry that is only on NVMe gets one.

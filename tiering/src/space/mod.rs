@@ -127,6 +127,8 @@ pub struct Core {
     pub(crate) clock: u32,
     /// Changes of the cache for relays, while a session follows them.
     pub(crate) feed: Option<Box<Feed>>,
+    /// There was a read by hash: where no relay attaches, readers are not searched for one.
+    pub(crate) has_read_by_hash: bool,
     pub(crate) counters: Counters,
     pub(crate) trace: Trace,
 }
@@ -179,6 +181,7 @@ impl Core {
             drain: None,
             clock: 0,
             feed: None,
+            has_read_by_hash: false,
             counters: Counters::default(),
             trace: Trace::default(),
             geo,

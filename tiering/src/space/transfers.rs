@@ -290,8 +290,7 @@ impl Core {
     fn wake_readers(&mut self, b: BlockId) {
         let (home, shared) = (self.blocks[b].home, self.blocks[b].refs_other > 0);
         // Besides the transfer and loads, a read by hash may name it, which has no reference.
-        let named = self.blocks[b].in_flight > 1;
-        let by_hash = named && (self.blocks[b].refs() == 0 || self.feed.is_some() && self.reads_by_hash());
+        let by_hash = self.blocks[b].in_flight > 1 && self.reads_by_hash();
         if shared || by_hash {
             self.wake_all();
         } else if self.blocks[b].refs_home > 0 {
