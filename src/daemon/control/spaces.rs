@@ -25,8 +25,9 @@ use std::time::{Duration, Instant};
 
 /// Maximum time for core threads to answer a request.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Maximum time for a core thread to report whether it has blocks, before its last report is taken.
-const STATUS: Duration = Duration::from_millis(10);
+/// Maximum time for a core thread to report whether it has blocks, before its last report is taken. Threads report within
+/// microseconds, but on a loaded machine one may not run for some time slices.
+const STATUS: Duration = Duration::from_millis(250);
 /// Interval for retrying messages that a full mailbox refused.
 pub(super) const RETRY: Duration = Duration::from_millis(10);
 
