@@ -31,9 +31,9 @@ impl Chains {
         self.nodes.len()
     }
 
-    /// Add a block.
-    pub fn insert(&mut self, hash: u128, parent: u128) {
-        self.nodes.insert(hash, Node { parent, taken: 0 });
+    /// Add a block. If a relay stored it, the store has the runs that end with it.
+    pub fn insert(&mut self, hash: u128, parent: u128, relayed: bool) {
+        self.nodes.insert(hash, Node { parent, taken: if relayed { u32::MAX } else { 0 } });
     }
 
     /// Remove a block.
@@ -107,22 +107,25 @@ mod tests {
     #[test]
     fn runs_are_taken_once_and_again_after_they_failed() {
         let mut chains = Chains::default();
-        (1..=13u128).for_each(|hash| chains.insert(hash, hash - 1));
+        (1..=13u128).for_each(|hash| chains.insert(hash, hash - 1, false));
         let ends = |runs: &[Vec<BlockKey>]| runs.iter().map(|run| (run[0].index, run.len())).collect::<Vec<_>>();
         let runs = chains.take_runs(13, 8);
         assert_eq!(ends(&runs), [(0, 8), (8, 4), (12, 1)]);
         assert_eq!((runs[1][0].parent, runs[1][0].hash, runs[1][3].hash), (8, 9, 12));
         assert!(chains.take_runs(13, 8).is_empty() && chains.take_runs(8, 8).is_empty());
-        (14..=16u128).for_each(|hash| chains.insert(hash, hash - 1));
+        (14..=16u128).for_each(|hash| chains.insert(hash, hash - 1, false));
         assert_eq!(ends(&chains.take_runs(16, 8)), [(8, 8)], "the tail has grown to a full run");
         chains.give_back(&runs[0]);
         assert_eq!(ends(&chains.take_runs(16, 8)), [(0, 8)]);
+        (1..=8u128).for_each(|hash| chains.insert(hash, hash - 1, true));
+        (9..=12u128).for_each(|hash| chains.insert(hash, hash - 1, false));
+        assert_eq!(ends(&chains.take_runs(12, 8)), [(8, 4)], "what came from the store does not go back");
     }
 
     #[test]
     fn a_prefix_that_lacks_a_block_has_no_runs() {
         let mut chains = Chains::default();
-        (1..=4u128).for_each(|hash| chains.insert(hash, hash - 1));
+        (1..=4u128).for_each(|hash| chains.insert(hash, hash - 1, false));
         chains.remove(2);
         assert_eq!((chains.prefix(4), chains.prefix(1)), (None, Some(vec![1])));
         assert_eq!((chains.longest(&[1, 2, 3]), chains.longest(&[5])), (1, 0));

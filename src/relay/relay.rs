@@ -127,12 +127,12 @@ struct Watcher {
 
 impl Watcher {
     fn run(&self) {
-        let mut told = String::new();
+        let mut logged = String::new();
         while !self.over.load(Ordering::Relaxed) {
             let daemon = &self.spaces.shared.config.daemon;
             match Watch::connect(&daemon.socket, daemon.token_file.as_deref(), ANSWER) {
                 Ok((watch, open)) => {
-                    told.clear();
+                    logged.clear();
                     tracing::info!("connected to the daemon at {}", daemon.socket.display());
                     self.spaces.set_connected(true);
                     self.watch(&watch, open);
@@ -142,9 +142,9 @@ impl Watcher {
                 Err(error) => {
                     // Once for each reason: a daemon may be away for long.
                     let error = error.to_string();
-                    if error != told {
+                    if error != logged {
                         tracing::warn!("{error}; the relay tries again every {AGAIN:?}");
-                        told = error;
+                        logged = error;
                     }
                     // PACE: until the daemon is there, or the relay ends.
                     std::thread::sleep(AGAIN);

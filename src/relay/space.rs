@@ -29,6 +29,8 @@ const AHEAD: usize = 4;
 const RUN_BLOCKS_MAX: u32 = 64;
 /// Maximum time of a call to the daemon.
 const CALL: Duration = Duration::from_secs(10);
+/// Why a copier cannot reach the memory of its own blocks.
+const NO_MEMORY: &str = "the session's memory is not this process's any more";
 /// Time between two looks whether the space is over, while nothing happens.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -74,7 +76,7 @@ fn add(counter: &AtomicU64, blocks: usize) {
     counter.fetch_add(blocks as u64, Ordering::Relaxed);
 }
 
-/// A space that is served, with its threads.
+/// A space that is served, with its threads. Dropping it ends the threads and the sessions.
 pub struct Space {
     inner: Arc<Inner>,
     threads: Vec<JoinHandle<()>>,
@@ -96,7 +98,7 @@ struct Inner {
 }
 
 impl Space {
-    /// Attach to a space and serve it until [`Space::end`] or until the daemon ends the sessions.
+    /// Attach to a space and serve it until it is dropped or until the daemon ends the sessions.
     ///
     /// # Errors
     /// The daemon refuses a session, or a thread cannot be started.
@@ -170,11 +172,12 @@ impl Space {
     pub fn is_over(&self) -> bool {
         self.inner.queue.is_over()
     }
+}
 
-    /// End the threads and the sessions.
-    pub fn end(self) {
+impl Drop for Space {
+    fn drop(&mut self) {
         self.inner.queue.end();
-        for thread in self.threads {
+        for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("space {}: a thread panicked", self.inner.space.name);
             }
@@ -228,7 +231,7 @@ impl Inner {
                         Err(error) => return tracing::debug!("space {}: cannot list: {error}", self.space.name),
                     },
                     FeedEvent::Stored { hash, parent, relayed } => {
-                        self.chains().insert(hash, parent);
+                        self.chains().insert(hash, parent, relayed);
                         if !relayed {
                             stored.push((hash, parent));
                         }
@@ -274,7 +277,7 @@ impl Inner {
         follower.into_iter().for_each(|follower| follower.listing(std::mem::take(&mut all)));
         let mut chains = self.chains();
         chains.clear();
-        listed.iter().for_each(|&(hash, parent)| chains.insert(hash, parent));
+        listed.iter().for_each(|&(hash, parent)| chains.insert(hash, parent, false));
         Ok(listed)
     }
 
@@ -373,11 +376,11 @@ impl Copier {
         let bytes = |slot: &u32| {
             let mut block = Vec::with_capacity(self.inner.block_bytes as usize);
             for plane in 0..self.inner.space.planes.len() as u16 {
-                client.with_block(*slot, plane, |page| block.extend_from_slice(page));
+                client.with_block(*slot, plane, |page| block.extend_from_slice(page))?;
             }
-            block
+            Some(block)
         };
-        Ok(slots.iter().map(bytes).collect())
+        slots.iter().map(bytes).collect::<Option<_>>().ok_or_else(|| NO_MEMORY.into())
     }
 
     /// After a call that ended at its deadline, wait until none of its copies touches the blocks of this thread any more. If that does
@@ -470,11 +473,15 @@ impl Copier {
         for (slot, block) in self.slots.iter().zip(blocks) {
             let mut rest = &block[..];
             for plane in 0..self.inner.space.planes.len() as u16 {
-                client.with_block(*slot, plane, |page| {
+                let written = client.with_block(*slot, plane, |page| {
                     let (now, later) = rest.split_at(page.len());
                     page.copy_from_slice(now);
                     rest = later;
                 });
+                if written.is_none() {
+                    tracing::debug!("space {}: a run was not brought in: {NO_MEMORY}", self.inner.space.name);
+                    return false;
+                }
             }
         }
         let hashes: Vec<u128> = run.iter().map(|block| block.hash).collect();

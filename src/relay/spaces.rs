@@ -12,13 +12,15 @@ pub(crate) struct Spaces {
     pub shared: Shared,
     /// By the daemon's number.
     spaces: Mutex<BTreeMap<u32, Space>>,
+    /// Why a space is not served, by the daemon's number: logged when it changes, since an attach is tried again and again.
+    refused: Mutex<BTreeMap<u32, String>>,
     connected: AtomicBool,
 }
 
 impl Spaces {
     /// Serve no space yet.
     pub fn new(shared: Shared) -> Spaces {
-        Spaces { shared, spaces: Mutex::default(), connected: AtomicBool::new(false) }
+        Spaces { shared, spaces: Mutex::default(), refused: Mutex::default(), connected: AtomicBool::new(false) }
     }
 
     /// Note whether the daemon answers.
@@ -28,6 +30,10 @@ impl Spaces {
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<u32, Space>> {
         self.spaces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refused(&self) -> MutexGuard<'_, BTreeMap<u32, String>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Return whether the relay is connected to the daemon.
@@ -61,17 +67,24 @@ impl Spaces {
             Ok(space) => {
                 tracing::info!("space {number} ({name}): served");
                 self.all().insert(number, space);
+                self.refused().remove(&number);
             }
-            Err(error) => tracing::warn!("space {number} ({name}): not served: {error}"),
+            Err(error) => {
+                let error = error.to_string();
+                if self.refused().get(&number) != Some(&error) {
+                    tracing::warn!("space {number} ({name}): not served: {error}; the relay tries again");
+                    self.refused().insert(number, error);
+                }
+            }
         }
     }
 
     /// Stop to serve a space.
     pub fn close(&self, number: u32) {
+        self.refused().remove(&number);
         let space = self.all().remove(&number);
         if let Some(space) = space {
             tracing::info!("space {number} ({}): closed", space.name());
-            space.end();
         }
     }
 
@@ -83,6 +96,7 @@ impl Spaces {
 
     /// Stop to serve all spaces.
     pub fn close_all(&self) {
+        self.refused().clear();
         let all: Vec<u32> = self.all().keys().copied().collect();
         all.into_iter().for_each(|number| self.close(number));
     }

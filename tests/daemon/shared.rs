@@ -174,12 +174,15 @@ fn several_shards_are_shared_and_a_block_counts_when_all_are_there() {
     }
     until_metric(there.listen(), "blocks_out_total", 8);
     let (second, mut others) = machine();
-    let here = relay(&dir, &second, "");
+    let here = relay(&dir, &second, "[copy_out]\nwhen = \"stored\"");
     until_served(here.listen(), 1);
     assert_eq!(recall(here.listen(), &hashes(5, 8), BOUND).1, "{\"done\":true,\"blocks\":8}");
     for (_, channel, memory) in &mut others {
         load(channel, memory, 5, 8);
+        store(channel, memory, 6, 8, Level::Published);
     }
+    until_metric(here.listen(), "blocks_out_total", 8);
+    assert_eq!(metric(here.listen(), "blocks_there_total"), 0, "what came from the store does not go back");
 }
 
 #[test]
@@ -250,24 +253,27 @@ fn program(dir: &Dir, daemon: &PrivateDaemon, rest: &str) -> (Child, SocketAddr)
 #[test]
 fn relays_killed_at_any_moment_cost_nobody_anything() {
     const ROUNDS: u64 = 12;
+    // Each prefix is a run of its own.
+    const PREFIXES: u64 = 4;
+    let prefixes = |round: u64| (0..PREFIXES).map(move |i| u128::from(round * PREFIXES + i));
     let dir = Dir::new();
     let (mut first, mut engine) = machine(32);
     for round in 1..=ROUNDS {
         let (mut child, address) = program(&dir, &first, "[copy_out]\nwhen = \"stored\"");
         until_served(address, 1);
-        store(&mut engine.1, &mut engine.2, round.into(), 32, Level::Published);
+        prefixes(round).for_each(|prefix| store(&mut engine.1, &mut engine.2, prefix, 8, Level::Published));
         // Killed while nothing, some, or all of it has been copied.
-        until_metric(address, "blocks_out_total", (round % 4) * 8);
+        until_metric(address, "blocks_out_total", round % (PREFIXES + 1) * 8);
         child.kill().unwrap();
         child.wait().unwrap();
-        load(&mut engine.1, &mut engine.2, round.into(), 32);
+        prefixes(round).for_each(|prefix| load(&mut engine.1, &mut engine.2, prefix, 8));
     }
     until_status(&mut first, "no relay is left", |status| sessions(status) == (1, 0));
     let (mut child, address) = program(&dir, &first, "[copy_out]\nwhen = \"stored\"");
     until_served(address, 1);
     let waiting = |address| metric(address, "blocks_out_total") + metric(address, "blocks_there_total");
     let deadline = Instant::now() + BOUND;
-    while waiting(address) < 32 * ROUNDS {
+    while waiting(address) < 8 * PREFIXES * ROUNDS {
         assert!(Instant::now() < deadline, "the successor copies what its predecessors did not");
     }
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), Signal::TERM).unwrap();
@@ -275,9 +281,9 @@ fn relays_killed_at_any_moment_cost_nobody_anything() {
     let (second, mut other) = machine(32);
     let here = relay(&dir, &second, "");
     until_served(here.listen(), 1);
-    for round in 1..=ROUNDS {
-        assert_eq!(recall(here.listen(), &hashes(round.into(), 32), BOUND).1, "{\"done\":true,\"blocks\":32}");
-        load(&mut other.1, &mut other.2, round.into(), 32);
+    for prefix in (1..=ROUNDS).flat_map(prefixes) {
+        assert_eq!(recall(here.listen(), &hashes(prefix, 8), BOUND).1, "{\"done\":true,\"blocks\":8}");
+        load(&mut other.1, &mut other.2, prefix, 8);
     }
 }
 
@@ -314,7 +320,11 @@ fn a_relay_outlives_its_daemon_and_serves_each_space() {
     let dir = Dir::new();
     let (first, mut engine) = machine(8);
     let socket = first.socket().to_owned();
-    let relay = relay(&dir, &first, "[copy_out]\nwhen = \"stored\"");
+    // The relay's path to the daemon's socket; the next daemon takes it over.
+    let path = dir.path().join("socket");
+    std::os::unix::fs::symlink(&socket, &path).unwrap();
+    let text = configuration(&dir, &path, "[copy_out]\nwhen = \"stored\"");
+    let relay = Relay::start(Config::parse(Path::new("relay.toml"), &text).unwrap()).unwrap();
     until_served(relay.listen(), 1);
     store(&mut engine.1, &mut engine.2, 1, 4, Level::Published);
     until_metric(relay.listen(), "blocks_out_total", 4);
@@ -327,6 +337,14 @@ fn a_relay_outlives_its_daemon_and_serves_each_space() {
     while metric(relay.listen(), "daemon_connected") == 1 {
         assert!(Instant::now() < deadline, "the relay notices the end of its daemon");
     }
+    let (second, mut engine) = machine(8);
+    std::fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(second.socket(), &path).unwrap();
+    until_served(relay.listen(), 1);
+    assert_eq!(recall(relay.listen(), &hashes(1, 4), BOUND).1, "{\"done\":true,\"blocks\":4}");
+    load(&mut engine.1, &mut engine.2, 1, 4);
+    store(&mut engine.1, &mut engine.2, 2, 4, Level::Published);
+    until_metric(relay.listen(), "blocks_out_total", 12);
 }
 
 /// Wait until a metric of the relay has exactly a value.

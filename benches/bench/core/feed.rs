@@ -28,7 +28,7 @@ fn evict_all(config: &SpaceConfig, follow: bool) -> Result<Duration, BenchError>
     let (mut core, mut buf) = (restored::core(config.clone())?, ActionBuf::new(512, 4096));
     let frames = vec![0; core.classes().len()];
     core.handle(1, Event::Attach { session: 0, shard: 0, lanes: 1, frames: &frames }, &mut buf)?;
-    let (mut now_us, mut next, mut told) = (1, 0, 0);
+    let (mut now_us, mut next, mut events) = (1, 0, 0);
     let mut read = |core: &mut Core, buf: &mut ActionBuf| -> Result<u64, BenchError> {
         let mut read = 0;
         loop {
@@ -59,12 +59,12 @@ fn evict_all(config: &SpaceConfig, follow: bool) -> Result<Duration, BenchError>
             core.poll(2, &mut buf);
         }
         if follow {
-            told += read(&mut core, &mut buf)?;
+            events += read(&mut core, &mut buf)?;
         }
     }
     let elapsed = began.elapsed();
-    if follow && told != u64::from(ENTRIES) {
-        return Err(BenchError::Odd(format!("the relay read {told} of {ENTRIES} events")));
+    if follow && events != u64::from(ENTRIES) {
+        return Err(BenchError::Odd(format!("the relay read {events} of {ENTRIES} events")));
     }
     Ok(elapsed)
 }

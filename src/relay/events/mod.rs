@@ -154,7 +154,7 @@ impl Follower {
     }
 }
 
-/// Voids what was published: nobody tells what becomes of these blocks.
+/// Withdraws what was published: what becomes of these blocks is not announced any more.
 impl Drop for Follower {
     fn drop(&mut self) {
         self.0.listing(Vec::new());
