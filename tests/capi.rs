@@ -4,15 +4,17 @@
 //! If its tool is missing, a test prints `skipped: NAME (TOOL not found)`; with `KVTIDE_NO_SKIP=1` it fails instead.
 
 use kvtide_bench::private_daemon::{Options, PrivateDaemon};
+use kvtide_relay::config::Config;
+use kvtide_relay::relay::Relay;
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// Programs and the number of daemons each needs: none, one, or two, one of which is killed.
-const PROGRAMS: [(&str, u32); 14] = [
+const PROGRAMS: [(&str, u32); 15] = [
     ("handles", 0),
     ("life", 1),
     ("errors", 1),
@@ -25,11 +27,14 @@ const PROGRAMS: [(&str, u32); 14] = [
     ("blocks", 1),
     ("cache", 1),
     ("blocks_async", 1),
+    (RELAYED, 1),
     ("death", 2),
     (ON_DEVICE, 1),
 ];
 /// Needs a CUDA driver: the one that `KVTIDE_LIBCUDA` names, which may be the stand-in (`cargo xtask gpu-sim`).
 const ON_DEVICE: &str = "decode";
+/// Asks a relay, which this test starts.
+const RELAYED: &str = "relay";
 /// Its child process holds memory of the parent's other threads, but not those threads. Valgrind reports that memory as lost, so
 /// leaks are not counted. Invalid accesses count in both processes.
 const FORKS: &str = "forked";
@@ -153,11 +158,11 @@ fn token(folder: &Path) -> PathBuf {
 }
 
 /// Return a daemon that accepts this user and every client with the token.
-fn daemon(token: &Path) -> PrivateDaemon {
+fn daemon(token: &Path, relay_socket: &Path) -> PrivateDaemon {
     let uid = rustix::process::geteuid().as_raw();
     let config = format!(
-        "[[domains]]\nname = \"own\"\nuids = [{uid}]\n[[domains]]\nname = \"tenant\"\ntokens = [{:?}]\n",
-        token.display().to_string()
+        "[[domains]]\nname = \"own\"\nuids = [{uid}]\nrelay_uids = [{uid}]\nrelay_socket = {relay_socket:?}\n\
+         [[domains]]\nname = \"tenant\"\ntokens = [{token:?}]\n"
     );
     let options = Options {
         config: Some(config),
@@ -168,6 +173,24 @@ fn daemon(token: &Path) -> PrivateDaemon {
         ..Options::default()
     };
     PrivateDaemon::start(&options).unwrap_or_else(|error| panic!("no daemon: {error}"))
+}
+
+/// Start a relay of the daemon, with a directory as its store.
+fn relay(folder: &Path, daemon: &PrivateDaemon, socket: &Path) -> Relay {
+    let (store, key) = (folder.join("store"), folder.join("key"));
+    fs::create_dir_all(&store).expect("a folder in the folder");
+    fs::write(&key, "0123456789abcdef".repeat(4)).expect("a file in the folder");
+    fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).expect("a file of this user");
+    let uid = rustix::process::geteuid().as_raw();
+    let text = format!(
+        "[daemon]\nsocket = {:?}\n[domain]\nname = \"own\"\nshared_key_file = {key:?}\n[store]\nurl = \"file://{}\"\n\
+         [adapters]\nsocket = {socket:?}\nuids = [{uid}]\n[http]\nlisten = \"127.0.0.1:0\"\n",
+        daemon.socket(),
+        store.display()
+    );
+    Config::parse(Path::new("relay.toml"), &text)
+        .and_then(Relay::start)
+        .unwrap_or_else(|error| panic!("no relay: {error}"))
 }
 
 /// Compile and run all programs, each against its own daemons, under `wrapper` if it is not empty.
@@ -185,7 +208,9 @@ fn run_all(test: &str, link: Link, flags: &[&str], wrapper: &[&str]) {
             println!("{test}: {program} not run: valgrind cannot follow the stand-in, which changes stacks");
             continue;
         }
-        let daemons: Vec<PrivateDaemon> = (0..daemons).map(|_| daemon(&token)).collect();
+        let relay_socket = folder.join("relay.sock");
+        let daemons: Vec<PrivateDaemon> = (0..daemons).map(|_| daemon(&token, &relay_socket)).collect();
+        let _relay = (program == RELAYED).then(|| relay(&folder, &daemons[0], &relay_socket));
         let mut command = match wrapper {
             [] => Command::new(&binary),
             [tool, arguments @ ..] => {

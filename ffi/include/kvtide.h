@@ -251,6 +251,15 @@ typedef struct kvt_client kvt_client;
 /// recognised.
 typedef struct kvt_pin kvt_pin;
 
+/// A connection to the relay of the engine's domain, for questions about the session's space.
+///
+/// A relay copies blocks to a store and back. It is a process beside the daemon, which may hang or be absent: no call
+/// waits for it, except `kvt_relay_poll` as long as it was told. After failures in a row, questions fail at once for a
+/// while that doubles up to 30 seconds.
+///
+/// Thread safety: one thread at a time.
+typedef struct kvt_relay kvt_relay;
+
 /// One layer, or a group of layers that share physical pages, in one shard.
 typedef struct kvt_plane {
     /// Bytes of one page: any number from 1 to 1 GiB.
@@ -459,6 +468,17 @@ typedef struct kvt_lease_info {
     /// Estimated microseconds to load the whole prefix, from measurements so far; 0 if nothing was measured.
     uint64_t load_us;
 } kvt_lease_info;
+
+/// Answer of a relay.
+typedef struct kvt_answer {
+    /// Of a recall: blocks of the prefix that the daemon has; before the end, that it is expected to have. Of a share:
+    /// blocks that the store has.
+    uint32_t blocks;
+    /// Zero.
+    uint32_t reserved;
+    /// Before the end: microseconds in which the blocks are expected; 0 if the relay cannot tell.
+    uint64_t within_us;
+} kvt_answer;
 
 /// Arguments of a lookup (`kvt_channel_lookup`).
 typedef struct kvt_lookup_request {
@@ -1080,6 +1100,106 @@ kvt_status kvt_channel_fetch(kvt_channel *channel,
 /// Thread safety: one thread per channel at a time.
 /// Example: `if (status == KVT_ETIMEDOUT || status == KVT_EDAEMON) kvt_channel_settle(channel, 0);`
 kvt_status kvt_channel_settle(kvt_channel *channel, uint64_t timeout_us);
+
+/// Open a connection to the relay that the daemon names. It connects with its first question.
+///
+/// @param client  Session.
+/// @param relay  Receives the handle. Close it with `kvt_relay_close`, before or after the session.
+/// @return `KVT_OK`; `KVT_ENOTFOUND` if the daemon names no relay (`relay_socket` in its configuration), or the space
+///     stays on this machine; `KVT_ESYSTEM` if the token file cannot be read.
+/// Thread safety: any thread.
+/// Example: `if (kvt_relay_open(client, &relay) == KVT_ENOTFOUND) relay = NULL;`
+///
+/// Pointers: `relay` must be valid for a write.
+kvt_status kvt_relay_open(const kvt_client *client, kvt_relay **relay);
+
+/// Close a connection. Its questions have no answer any more; the relay goes on with what it has begun.
+///
+/// @param relay  Connection.
+/// @return `KVT_OK`; `KVT_EINVAL` if the handle is already closed.
+/// Thread safety: one thread at a time.
+/// Example: `kvt_relay_close(relay);`
+kvt_status kvt_relay_close(kvt_relay *relay);
+
+/// Ask the relay to bring a prefix in from the store. The daemon then has its blocks as if an engine had stored them:
+/// look them up once the answer is there.
+///
+/// @param relay  Connection.
+/// @param hashes  Hashes of the prefix's blocks, from its first block on. The first 8,000 are asked for.
+/// @param count  Number of hashes.
+/// @param wait_us  Microseconds until the answer is of no use any more, at most an hour.
+/// @param question  Receives the number of the question, for `kvt_relay_poll`.
+/// @return `KVT_OK`; `KVT_EAGAIN` if the relay cannot be asked now (`kvt_last_error` has the reason): compute the prefix.
+/// Thread safety: one thread at a time.
+/// Example: `if (kvt_relay_recall(relay, hashes, count, 2000 * 1000, &question) == KVT_OK) ask_again_later();`
+///
+/// Pointers: `hashes` must be valid for reads of `count` elements, `question` for a write.
+kvt_status kvt_relay_recall(kvt_relay *relay,
+                            const kvt_hash *hashes,
+                            uint32_t count,
+                            uint64_t wait_us,
+                            uint32_t *question);
+
+/// Ask the relay to copy a cached prefix out to the store, so that other machines can have it. Its answer comes when the
+/// store has it.
+///
+/// @param relay  Connection.
+/// @param hashes  Hashes of the prefix's blocks, from its first block on, all of them cached. The first 8,000 are shared.
+/// @param count  Number of hashes.
+/// @param wait_us  Microseconds until the answer is of no use any more, at most an hour.
+/// @param question  Receives the number of the question, for `kvt_relay_poll`.
+/// @return `KVT_OK`; `KVT_EAGAIN` if the relay cannot be asked now (`kvt_last_error` has the reason).
+/// Thread safety: one thread at a time.
+/// Example: `kvt_relay_share(relay, hashes, count, 5000 * 1000, &question);`
+///
+/// Pointers: `hashes` must be valid for reads of `count` elements, `question` for a write.
+kvt_status kvt_relay_share(kvt_relay *relay,
+                           const kvt_hash *hashes,
+                           uint32_t count,
+                           uint64_t wait_us,
+                           uint32_t *question);
+
+/// Look how far a question is. After any status but `KVT_EAGAIN` the question is forgotten.
+///
+/// @param relay  Connection.
+/// @param question  Its number.
+/// @param timeout_us  Microseconds to wait for its end; 0: do not wait.
+/// @param answer  Receives the answer; before the end, what is expected.
+/// @return `KVT_OK` if it has ended; `KVT_EAGAIN` if not; `KVT_ENOTFOUND` if there is no answer in time, the relay has
+///     ended, or there is no such question.
+/// Thread safety: one thread at a time.
+/// Example: `while ((status = kvt_relay_poll(relay, question, 0, &answer)) == KVT_EAGAIN) step();`
+///
+/// Pointers: `answer` must be valid for a write.
+kvt_status kvt_relay_poll(kvt_relay *relay, uint32_t question, uint64_t timeout_us, kvt_answer *answer);
+
+/// Forget a question: its answer is not needed any more.
+///
+/// @param relay  Connection.
+/// @param question  Its number; one that does not exist is no error.
+/// @return `KVT_OK`; `KVT_EINVAL` if the handle is closed.
+/// Thread safety: one thread at a time.
+/// Example: `kvt_relay_forget(relay, question);`
+kvt_status kvt_relay_forget(kvt_relay *relay, uint32_t question);
+
+/// Tell the relay the tokens of blocks, from which routers recognize prompts, if it publishes KV events.
+///
+/// @param relay  Connection.
+/// @param hashes  Hashes of the blocks.
+/// @param count  Number of blocks.
+/// @param tokens  Their tokens: `page_tokens` for each block.
+/// @param adapter  Name of the adapter (LoRA) with which they were computed; NULL for none.
+/// @return `KVT_OK` if they were sent, or the relay does not need any; `KVT_EAGAIN` if it cannot be told now.
+/// Thread safety: one thread at a time.
+/// Example: `kvt_relay_note(relay, hashes, count, tokens, NULL);`
+///
+/// Pointers: `hashes` must be valid for reads of `count` elements, `tokens` for `page_tokens` times as many; `adapter` must be NULL
+/// or a NUL-terminated string.
+kvt_status kvt_relay_note(kvt_relay *relay,
+                          const kvt_hash *hashes,
+                          uint32_t count,
+                          const uint32_t *tokens,
+                          const char *adapter);
 
 /// Submit a request. Does not wait for its end.
 ///

@@ -26,6 +26,9 @@ pub struct Config {
     /// Rules for copies to the store.
     #[serde(default)]
     pub copy_out: CopyOut,
+    /// The socket where engines ask; none without this table.
+    #[serde(default)]
+    pub adapters: Option<Adapters>,
     /// HTTP: metrics, recalls, tokens.
     #[serde(default)]
     pub http: Http,
@@ -108,6 +111,25 @@ pub enum When {
     Stored,
     /// Never: this relay only brings blocks in.
     Never,
+}
+
+/// `[adapters]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Adapters {
+    /// Where it listens: `relay_socket` of the daemon's domain.
+    #[serde(default = "adapters_socket")]
+    pub socket: PathBuf,
+    /// User ids of engines that may ask.
+    #[serde(default)]
+    pub uids: Vec<u32>,
+    /// Token files: an engine with such a token may ask, whatever its uid.
+    #[serde(default)]
+    pub tokens: Vec<PathBuf>,
+}
+
+fn adapters_socket() -> PathBuf {
+    "/run/kvtide-relay/relay.sock".into()
 }
 
 /// `[events]`
@@ -240,6 +262,10 @@ impl Config {
         }
         if config.domain.name.is_empty() {
             return Err(wrong("domain.name: expected the name of one of the daemon's domains".into()));
+        }
+        if config.adapters.as_ref().is_some_and(|adapters| adapters.uids.is_empty() && adapters.tokens.is_empty()) {
+            let why = "[adapters]: expected uids or tokens: without them no engine may ask";
+            return Err(wrong(why.into()));
         }
         Ok(config)
     }

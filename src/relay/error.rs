@@ -45,6 +45,22 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
+    /// The socket for engines' adapters cannot be bound.
+    #[error("cannot listen for adapters at {}: {source}; see [adapters] socket", path.display())]
+    Socket {
+        /// The path.
+        path: PathBuf,
+        /// The cause.
+        source: kvtide_wire::Error,
+    },
+    /// A token file cannot be used.
+    #[error("token file {}: {why}", path.display())]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
     /// A resource of the system is missing.
     #[error("cannot {action}: {source}")]
     System {

@@ -15,11 +15,13 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// Maximum bytes of a request: the hashes of half a million blocks.
 const BODY_MAX: usize = 20 << 20;
+/// Maximum time of a recall.
+const RECALL_MAX: Duration = Duration::from_secs(3600);
 /// Maximum time that a request may wait for its blocks.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
@@ -82,7 +84,9 @@ async fn recall(State(relay): State<Arc<Relay>>, Json(ask): Json<Ask>) -> Result
     let fingerprint = bytes(&ask.fingerprint).ok_or_else(|| wrong("fingerprint: expected 64 hexadecimal digits"))?;
     let hashes = hashes_of(&ask.hashes).ok_or_else(|| wrong(HASHES_EXPECTED))?;
     let (done, brought) = oneshot::channel();
-    if !relay.recall(fingerprint, Recall { hashes, done }) {
+    // Who does not wait wants the blocks nevertheless.
+    let until = Instant::now() + RECALL_MAX;
+    if !relay.recall(fingerprint, Recall { hashes, until, expected: None, done }) {
         let why = "no engine of this daemon has a space with this fingerprint open to relays\n";
         return Err((StatusCode::NOT_FOUND, why.into()));
     }

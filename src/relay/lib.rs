@@ -6,6 +6,7 @@
 //! | [`relay`], `spaces` | the running relay; the spaces of the daemon that it serves |
 //! | `space` | one space: its sessions, the feed, threads that copy |
 //! | `chains`, `queue` | the cached blocks of the space; the runs to copy |
+//! | `adapters` | the socket where engines ask |
 //! | `http` | metrics, recalls, and tokens of blocks |
 //! | [`events`] | KV events for routers |
 //! | [`config`], [`error`] | the TOML file; errors |
@@ -19,6 +20,7 @@
 //! A remote store is a cache. Every error is a miss to the caller, and no bytes reach it that were not verified.
 //! docs/design/relay.md has the format in bytes and the reasons for the crates used.
 
+mod adapters;
 pub mod breaker;
 mod chains;
 pub mod config;

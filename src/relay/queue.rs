@@ -1,8 +1,9 @@
-//! Work of a space's copiers: recalls first, because engines wait for them.
+//! Work of a space's copiers: recalls first, because engines wait for them, then prefixes that somebody waits to be copied out.
 
 use crate::run::BlockKey;
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// Runs that wait to be copied out. What comes later is not copied; the next use of its prefix asks again.
@@ -18,6 +19,8 @@ pub enum Job {
     CopyOut(Vec<BlockKey>),
     /// Bring a prefix in.
     BringIn(Recall),
+    /// Copy a prefix out now.
+    Share(Share),
 }
 
 /// A prefix to bring in.
@@ -25,13 +28,38 @@ pub enum Job {
 pub struct Recall {
     /// Hashes of its blocks, from the first on.
     pub hashes: Vec<u128>,
+    /// The answer is of no use later. What was brought in until then stays.
+    pub until: Instant,
+    /// Receives how many blocks will be cached, and when, once the store has said which it has.
+    pub expected: Option<oneshot::Sender<Expected>>,
     /// Receives how many of its blocks are cached in the daemon afterwards.
+    pub done: oneshot::Sender<usize>,
+}
+
+/// What a recall will bring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// Blocks of the prefix that will be cached.
+    pub blocks: usize,
+    /// Time until they are; `None` without a measurement.
+    pub within: Option<Duration>,
+}
+
+/// A cached prefix to copy to the store now.
+#[derive(Debug)]
+pub struct Share {
+    /// Hashes of its blocks, from the first on.
+    pub hashes: Vec<u128>,
+    /// The answer is of no use later.
+    pub until: Instant,
+    /// Receives how many of its blocks the store has afterwards, from the first on.
     pub done: oneshot::Sender<usize>,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
     recalls: VecDeque<Recall>,
+    shares: VecDeque<Share>,
     runs: VecDeque<Vec<BlockKey>>,
     over: bool,
 }
@@ -66,6 +94,16 @@ impl Queue {
         }
     }
 
+    /// Add a prefix to copy out now. Without room it is dropped, which its sender notices.
+    pub fn share(&self, share: Share) {
+        let mut waiting = self.lock();
+        let hashes: usize = waiting.shares.iter().map(|share| share.hashes.len()).sum();
+        if !waiting.over && waiting.shares.len() < RECALLS_MAX && hashes + share.hashes.len() <= HASHES_MAX {
+            waiting.shares.push_back(share);
+            self.changed.notify_one();
+        }
+    }
+
     /// Wait for the next job. `None`: it is over.
     pub fn take(&self) -> Option<Job> {
         let mut waiting = self.lock();
@@ -75,6 +113,9 @@ impl Queue {
             }
             if let Some(recall) = waiting.recalls.pop_front() {
                 return Some(Job::BringIn(recall));
+            }
+            if let Some(share) = waiting.shares.pop_front() {
+                return Some(Job::Share(share));
             }
             if let Some(run) = waiting.runs.pop_front() {
                 return Some(Job::CopyOut(run));
@@ -111,16 +152,23 @@ impl Queue {
 mod tests {
     use super::*;
 
+    fn recall(hash: u128, done: oneshot::Sender<usize>) -> Recall {
+        Recall { hashes: vec![hash], until: Instant::now(), expected: None, done }
+    }
+
     #[test]
     fn recalls_come_first_and_an_end_ends_all_waits() {
         let queue = std::sync::Arc::new(Queue::default());
         let run = vec![BlockKey { hash: 1, parent: 0, index: 0 }];
         queue.copy_out(run.clone()).unwrap();
+        let (shared, _) = oneshot::channel();
+        queue.share(Share { hashes: vec![6], until: Instant::now(), done: shared });
         let (done, mut asked) = oneshot::channel();
-        queue.bring_in(Recall { hashes: vec![7], done });
+        queue.bring_in(recall(7, done));
         let Some(Job::BringIn(recall)) = queue.take() else { panic!("a recall waits") };
         recall.done.send(1).unwrap();
         assert_eq!(asked.try_recv(), Ok(1));
+        assert!(matches!(queue.take(), Some(Job::Share(share)) if share.hashes == [6]));
         assert!(matches!(queue.take(), Some(Job::CopyOut(taken)) if taken == run));
         let waits = {
             let queue = queue.clone();
@@ -128,7 +176,7 @@ mod tests {
         };
         let (done, mut asked) = oneshot::channel();
         queue.end();
-        queue.bring_in(Recall { hashes: vec![8], done });
+        queue.bring_in(recall(8, done));
         assert!(waits.join().unwrap() && queue.copy_out(run).is_err());
         assert!(asked.try_recv().is_err(), "the sender of a recall notices that it was dropped");
     }

@@ -1,5 +1,6 @@
 //! The relay: it watches which spaces the daemon has open and serves each of them.
 
+use crate::adapters;
 use crate::config::Config;
 use crate::endpoint::{Endpoint, EndpointConfig};
 use crate::error::Error;
@@ -77,6 +78,9 @@ impl Relay {
         };
         let (spaces, over) = (Arc::new(Spaces::new(shared)), Arc::new(AtomicBool::new(false)));
         runtime.spawn(http::serve(listener, Arc::clone(&spaces)));
+        if let Some(settings) = &spaces.shared.config.adapters {
+            adapters::start(settings, &spaces)?;
+        }
         let watcher = Watcher { spaces, over: Arc::clone(&over) };
         let watcher = std::thread::Builder::new().name("kvtide-watch".into()).spawn(move || watcher.run());
         let watcher = Some(watcher.map_err(failed("start the thread that watches the daemon"))?);

@@ -6,8 +6,8 @@ use crate::endpoint::Endpoint;
 use crate::events::{Events, Follower};
 use crate::name::{RunName, SharedKey, SpaceKeys};
 use crate::presence::Presence;
-use crate::queue::{Job, Queue, Recall};
-use crate::run::{BlockKey, Run, run_blocks};
+use crate::queue::{Expected, Job, Queue, Recall, Share};
+use crate::run::{BlockKey, Run, run_blocks, runs_of};
 use bytes::Bytes;
 use kvtide_client::{Channel, Client, Options, SpaceSpec};
 use kvtide_types::{FeedEvent, Level, Status};
@@ -17,8 +17,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle as Task;
 
 /// Threads that copy; each has a channel of its own and room for one run of each shard.
@@ -95,6 +96,7 @@ struct Inner {
     run_blocks: u32,
     queue: Queue,
     chains: Mutex<Chains>,
+    pace: Pace,
 }
 
 impl Space {
@@ -110,8 +112,8 @@ impl Space {
         let keys = (0..u32::from(space.shards)).map(keys_of).collect();
         let clients = (0..space.shards).map(|shard| attach(&shared.config, &space, shard, run_blocks));
         let clients = clients.collect::<Result<Vec<_>, _>>()?;
-        let (queue, chains) = (Queue::default(), Mutex::default());
-        let inner = Inner { shared, space, keys, clients, block_bytes, run_blocks, queue, chains };
+        let (queue, chains, pace) = (Queue::default(), Mutex::default(), Pace::default());
+        let inner = Inner { shared, space, keys, clients, block_bytes, run_blocks, queue, chains, pace };
         let inner = Arc::new(inner);
         let mut space = Space { inner, threads: Vec::new() };
         let feed = space.inner.clients[0].channel(0)?;
@@ -168,6 +170,11 @@ impl Space {
         self.inner.queue.bring_in(recall);
     }
 
+    /// Copy a prefix out now.
+    pub fn share(&self, share: Share) {
+        self.inner.queue.share(share);
+    }
+
     /// Return whether its threads have ended, because the daemon ended a session.
     pub fn is_over(&self) -> bool {
         self.inner.queue.is_over()
@@ -182,6 +189,26 @@ impl Drop for Space {
                 tracing::error!("space {}: a thread panicked", self.inner.space.name);
             }
         }
+    }
+}
+
+/// Mean time in which a recall brings in a block.
+#[derive(Debug, Default)]
+struct Pace(AtomicU64);
+
+impl Pace {
+    /// Add a measurement: the mean of the last few counts.
+    fn measured(&self, blocks: usize, took: Duration) {
+        let now = (took.as_nanos() as u64 / blocks.max(1) as u64).max(1);
+        let before = self.0.load(Ordering::Relaxed);
+        // Another copier may store in between; either mean will do.
+        self.0.store(if before == 0 { now } else { (7 * before + now) / 8 }, Ordering::Relaxed);
+    }
+
+    /// Return the expected time of so many blocks; `None` without a measurement.
+    fn of(&self, blocks: usize) -> Option<Duration> {
+        let each = self.0.load(Ordering::Relaxed);
+        (each > 0).then(|| Duration::from_nanos(each.saturating_mul(blocks as u64)))
     }
 }
 
@@ -334,12 +361,41 @@ impl Copier {
                     }
                 }
             }
-            Job::BringIn(recall) => {
-                let cached = self.bring_in(&recall.hashes);
-                // Its asker may have stopped waiting.
-                let _ = recall.done.send(cached);
+            // The askers of those may have stopped waiting.
+            Job::BringIn(Recall { hashes, until, expected, done }) => {
+                let cached = self.bring_in(&hashes, until, expected);
+                let _ = done.send(cached);
+            }
+            Job::Share(Share { hashes, until, done }) => {
+                let there = self.share(&hashes, until);
+                let _ = done.send(there);
             }
         }
+    }
+
+    /// Copy the runs of a prefix out. Return how many of its blocks the store has then, from the first on.
+    fn share(&mut self, hashes: &[u128], until: Instant) -> usize {
+        let keys = keys_of(hashes);
+        let mut there = 0;
+        for (first, len) in runs_of(0, keys.len() as u32, self.inner.run_blocks) {
+            if until <= Instant::now() || self.inner.queue.is_over() {
+                return there;
+            }
+            let run = &keys[first as usize..(first + len) as usize];
+            match self.copy_out(run) {
+                Ok(copied) => {
+                    let counters = &self.inner.shared.counters;
+                    add(if copied { &counters.blocks_out } else { &counters.blocks_there }, run.len());
+                    there += run.len();
+                }
+                Err(why) => {
+                    add(&self.inner.shared.counters.blocks_not_out, run.len());
+                    tracing::debug!("space {}: a shared run was not copied out: {why}", self.inner.space.name);
+                    return there;
+                }
+            }
+        }
+        there
     }
 
     /// Copy a run to the store. Return false if the store had it.
@@ -394,8 +450,9 @@ impl Copier {
         }
     }
 
-    /// Bring the blocks of a prefix in, as many as the store has. Return how many are cached in the daemon afterwards.
-    fn bring_in(&mut self, hashes: &[u128]) -> usize {
+    /// Bring the blocks of a prefix in, as many as the store has and as come in until then. Return how many are cached in the daemon
+    /// afterwards.
+    fn bring_in(&mut self, hashes: &[u128], until: Instant, expected: Option<oneshot::Sender<Expected>>) -> usize {
         let inner = Arc::clone(&self.inner);
         // As the feed tells: a lookup would count as an engine's.
         let mut cached = inner.chains().longest(hashes);
@@ -403,7 +460,13 @@ impl Copier {
         let runs = inner.shared.runtime.block_on(self.runs_in_store(&keys));
         let before = cached;
         let runs = runs.into_iter().filter(|run| run.last().is_some_and(|last| last.index as usize >= before));
-        let mut waiting = runs.map(Arc::<[BlockKey]>::from);
+        let runs: Vec<Arc<[BlockKey]>> = runs.map(Arc::<[BlockKey]>::from).collect();
+        let left: usize = runs.iter().map(|run| run.len()).sum();
+        if let (Some(expected), Some(last)) = (expected, runs.last().and_then(|run| run.last())) {
+            let within = inner.pace.of(left);
+            let _ = expected.send(Expected { blocks: last.index as usize + 1, within });
+        }
+        let mut waiting = runs.into_iter();
         let mut loading = VecDeque::new();
         loop {
             while loading.len() < AHEAD
@@ -412,9 +475,10 @@ impl Copier {
                 let shards = (0..inner.keys.len()).map(|shard| inner.load(shard, Arc::clone(&run)));
                 loading.push_back((Arc::clone(&run), shards.collect::<Vec<_>>()));
             }
-            if inner.queue.is_over() {
+            if inner.queue.is_over() || until <= Instant::now() {
                 return cached;
             }
+            let began = Instant::now();
             let Some((run, shards)) = loading.pop_front() else { return cached };
             let loaded: Vec<_> =
                 shards.into_iter().map(|task| inner.shared.runtime.block_on(task).ok().flatten()).collect();
@@ -433,6 +497,7 @@ impl Copier {
             }
             cached = cached.max(run[run.len() - 1].index as usize + 1);
             add(&inner.shared.counters.blocks_in, run.len());
+            inner.pace.measured(run.len(), began.elapsed());
         }
     }
 

@@ -1,6 +1,6 @@
 //! The spaces of the daemon that the relay serves.
 
-use crate::queue::Recall;
+use crate::queue::{Recall, Share};
 use crate::space::{Shared, Space};
 use kvtide_wire::hello::SpaceOpened;
 use std::collections::BTreeMap;
@@ -48,13 +48,18 @@ impl Spaces {
 
     /// Have a prefix brought in. Return false if no space with this fingerprint is served.
     pub fn recall(&self, fingerprint: [u8; 32], recall: Recall) -> bool {
-        match self.all().values().find(|space| space.fingerprint() == fingerprint && !space.is_over()) {
-            Some(space) => {
-                space.recall(recall);
-                true
-            }
-            None => false,
-        }
+        self.with(fingerprint, |space| space.recall(recall))
+    }
+
+    /// Have a prefix copied out now. Return false if no space with this fingerprint is served.
+    pub fn share(&self, fingerprint: [u8; 32], share: Share) -> bool {
+        self.with(fingerprint, |space| space.share(share))
+    }
+
+    fn with(&self, fingerprint: [u8; 32], act: impl FnOnce(&Space)) -> bool {
+        let all = self.all();
+        let served = all.values().find(|space| space.fingerprint() == fingerprint && !space.is_over());
+        served.map(act).is_some()
     }
 
     /// Serve a space, unless it is served.

@@ -3,6 +3,7 @@
 //! Engines in their own processes are this test binary, started again with one of the [`roles`].
 #![allow(clippy::unwrap_used)] // helpers of tests too: a panic there is a failure with a place
 
+mod adapters;
 mod blocks;
 mod clients;
 mod config;

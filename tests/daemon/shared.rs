@@ -18,7 +18,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Return the configuration of a relay of a daemon, with a store in a directory.
-fn configuration(dir: &Dir, socket: &Path, rest: &str) -> String {
+pub fn configuration(dir: &Dir, socket: &Path, rest: &str) -> String {
     let (store, key) = (dir.path().join("store"), dir.path().join("key"));
     std::fs::create_dir_all(&store).unwrap();
     std::fs::write(&key, "0123456789abcdef".repeat(4)).unwrap();
@@ -65,7 +65,7 @@ fn until_metric(address: SocketAddr, name: &str, least: u64) {
 }
 
 /// Wait until a relay serves this number of spaces, and has listed their blocks.
-fn until_served(address: SocketAddr, spaces: usize) {
+pub fn until_served(address: SocketAddr, spaces: usize) {
     let deadline = Instant::now() + BOUND;
     let served = || http(address, "GET /metrics", "").1.matches("kvtide_relay_cached_blocks{").count();
     while served() < spaces {
@@ -81,7 +81,7 @@ fn recall(address: SocketAddr, hashes: &[u128], wait: Duration) -> (u16, String)
     http(address, "POST /v1/recall", &ask)
 }
 
-type Engine = (Client, Channel, Memory);
+pub type Engine = (Client, Channel, Memory);
 
 /// Start a daemon with an engine of `blocks` blocks of its own.
 fn machine(blocks: u32) -> (PrivateDaemon, Engine) {
@@ -90,7 +90,7 @@ fn machine(blocks: u32) -> (PrivateDaemon, Engine) {
     (daemon, engine)
 }
 
-fn found((_, channel, _): &mut Engine, prefix: u128, blocks: u32) -> u32 {
+pub fn found((_, channel, _): &mut Engine, prefix: u128, blocks: u32) -> u32 {
     channel.lookup(&hashes(prefix, blocks), BOUND).unwrap().blocks
 }
 
@@ -234,8 +234,18 @@ fn recalls_that_make_no_sense_are_told_so() {
     assert_eq!(http(relay.listen(), "GET /healthz", ""), (200, "ok\n".into()));
 }
 
+/// A running program, which ends with the test.
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Start the program `kvtide-relay`, and return it with its address.
-fn program(dir: &Dir, daemon: &PrivateDaemon, rest: &str) -> (Child, SocketAddr) {
+fn program(dir: &Dir, daemon: &PrivateDaemon, rest: &str) -> (Program, SocketAddr) {
     let file = dir.path().join("relay.toml");
     std::fs::write(&file, configuration(dir, daemon.socket(), rest)).unwrap();
     let binary = Path::new(env!("CARGO_BIN_EXE_kvtide")).with_file_name("kvtide-relay");
@@ -246,7 +256,7 @@ fn program(dir: &Dir, daemon: &PrivateDaemon, rest: &str) -> (Child, SocketAddr)
         lines.find_map(|line| line.unwrap().split_once("http://").map(|(_, address)| address.parse().unwrap()));
     // Read on, so that the relay can write its log.
     std::thread::spawn(move || lines.for_each(drop));
-    (child, address.expect("the relay says where it listens"))
+    (Program(child), address.expect("the relay says where it listens"))
 }
 
 /// A relay that is killed at any moment leaves no session and disturbs no engine, and its successor goes on.
@@ -259,13 +269,12 @@ fn relays_killed_at_any_moment_cost_nobody_anything() {
     let dir = Dir::new();
     let (mut first, mut engine) = machine(32);
     for round in 1..=ROUNDS {
-        let (mut child, address) = program(&dir, &first, "[copy_out]\nwhen = \"stored\"");
+        let (child, address) = program(&dir, &first, "[copy_out]\nwhen = \"stored\"");
         until_served(address, 1);
         prefixes(round).for_each(|prefix| store(&mut engine.1, &mut engine.2, prefix, 8, Level::Published));
         // Killed while nothing, some, or all of it has been copied.
         until_metric(address, "blocks_out_total", round % (PREFIXES + 1) * 8);
-        child.kill().unwrap();
-        child.wait().unwrap();
+        drop(child); // kill -9
         prefixes(round).for_each(|prefix| load(&mut engine.1, &mut engine.2, prefix, 8));
     }
     until_status(&mut first, "no relay is left", |status| sessions(status) == (1, 0));
@@ -276,8 +285,8 @@ fn relays_killed_at_any_moment_cost_nobody_anything() {
     while waiting(address) < 8 * PREFIXES * ROUNDS {
         assert!(Instant::now() < deadline, "the successor copies what its predecessors did not");
     }
-    rustix::process::kill_process(rustix::process::Pid::from_child(&child), Signal::TERM).unwrap();
-    assert!(child.wait().unwrap().success());
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child.0), Signal::TERM).unwrap();
+    assert!(child.0.wait().unwrap().success());
     let (second, mut other) = machine(32);
     let here = relay(&dir, &second, "");
     until_served(here.listen(), 1);

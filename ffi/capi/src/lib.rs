@@ -21,6 +21,7 @@ pub mod kernels;
 pub mod lane;
 pub mod layout;
 pub mod pin;
+pub mod relay;
 pub mod request;
 pub mod scores;
 pub mod sequences;

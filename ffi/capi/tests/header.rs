@@ -30,7 +30,7 @@ const CAPI: [Header; 3] = [
     Header {
         name: "kvtide.h",
         guard: "KVTIDE_H",
-        sources: &["version", "status", "error", "space", "client", "channel", "blocks", "request", "submit"],
+        sources: &["version", "status", "error", "space", "client", "channel", "blocks", "relay", "request", "submit"],
         includes: &[],
         head: "src/head.h",
         tail: None,

@@ -3,8 +3,9 @@
 
 use kvtide_wire::geometry::{PLANES_MAX, Plane, PlaneKind, classes};
 use kvtide_wire::hello::{
-    Detach, Disconnect, First, FromDaemon, FromWatched, Hello, IDENTITY_BYTES_MAX, Limits, MESSAGE_MAX, Slab, SlabGone,
-    SpaceClosed, SpaceOpened, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, Token, Watch, Watching, Welcome, claimed_version,
+    ASK_HASHES_MAX, Answer, Ask, AskHello, AskWelcome, Detach, Disconnect, First, FromDaemon, FromRelay, FromWatched,
+    Hello, IDENTITY_BYTES_MAX, Limits, MESSAGE_MAX, Note, SOCKET_BYTES_MAX, Slab, SlabGone, SpaceClosed, SpaceOpened,
+    TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, ToRelay, Token, Watch, Watching, Welcome, What, claimed_version, note_hashes_max,
 };
 use kvtide_wire::layout::{Shape, VERSION};
 use kvtide_wire::status::Status;
@@ -143,6 +144,10 @@ fn the_fuzz_targets_seeds_are_of_this_version() {
             message @ ("space_opened" | "space_closed" | "watching") => {
                 assert!(FromWatched::decode(&bytes).is_ok(), "{message}");
             }
+            message @ ("ask_hello" | "ask_recall" | "ask_share" | "note") => {
+                assert!(ToRelay::decode(&bytes).is_ok(), "{message}");
+            }
+            message @ ("ask_welcome" | "answer") => assert!(FromRelay::decode(&bytes).is_ok(), "{message}"),
             other => assert!(FromDaemon::decode(&bytes).is_ok(), "{other}"),
         }
     }
@@ -153,11 +158,14 @@ fn the_fuzz_targets_seeds_are_of_this_version() {
 fn another_version_is_told_apart_and_named() {
     let mut bytes = good().encode().expect("within bounds");
     assert_eq!(claimed_version(&bytes), Some(VERSION));
-    bytes[4..8].copy_from_slice(&9u32.to_le_bytes());
-    assert_eq!((claimed_version(&bytes), hello::version()), (Some(9), VERSION));
+    bytes[4..8].copy_from_slice(&(VERSION + 1).to_le_bytes());
+    assert_eq!((claimed_version(&bytes), hello::version()), (Some(VERSION + 1), VERSION));
     let error = Hello::decode(&bytes).expect_err("another version");
     assert_eq!(error.status(), Status::Version);
-    assert_eq!(error.to_string(), format!("the peer speaks protocol version 9, this side speaks {VERSION}"));
+    assert_eq!(
+        error.to_string(),
+        format!("the peer speaks protocol version {}, this side speaks {VERSION}", VERSION + 1)
+    );
     bytes[0] ^= 1;
     assert_eq!(claimed_version(&bytes), None);
     assert!(Hello::decode(&bytes).expect_err("no magic").to_string().starts_with("hello: magic is 0x"));
@@ -205,6 +213,7 @@ fn the_daemons_messages_arrive() {
     let welcome = Welcome::accept(9, limits).expect("a valid shape");
     let slab = Slab { slab: 3, class: 1, frames: 16, stride: 1024, bytes: 16384 };
     let welcome = Welcome { other_identity: "i".repeat(IDENTITY_BYTES_MAX), ..welcome };
+    let welcome = Welcome { relay_socket: "s".repeat(SOCKET_BYTES_MAX), ..welcome };
     let refusal = Welcome::refusal(Status::Limit, "64 sessions are attached already");
     let disconnect = Disconnect { status: Status::Protocol, text: "ring".into() };
     let decode = |bytes: &[u8]| FromDaemon::decode(bytes).expect("arrives");
@@ -293,4 +302,43 @@ proptest! {
             prop_assert_eq!(hello.encode(), Ok(bytes));
         }
     }
+}
+
+#[test]
+fn questions_to_a_relay_arrive_and_their_bounds_are_checked() {
+    let token = Token::new(&[b'x'; 40]).expect("a token");
+    let hello = AskHello { fingerprint: [7; 32], token: Some(token) };
+    let decode = |bytes: &[u8]| ToRelay::decode(bytes).expect("arrives");
+    assert_eq!(decode(&hello.encode()), ToRelay::Hello(hello.clone()));
+    let ask = Ask { id: 3, what: What::Share, wait_ms: 9, more: true, hashes: (1..=ASK_HASHES_MAX as u128).collect() };
+    let bytes = ask.encode().expect("valid");
+    assert!(bytes.len() <= hello::MESSAGE_MAX && bytes.len() + 16 > hello::MESSAGE_MAX, "as many as fit");
+    assert_eq!(decode(&bytes), ToRelay::Ask(ask.clone()));
+    for wrong in [vec![], vec![1, 0], (1..=ASK_HASHES_MAX as u128 + 1).collect()] {
+        assert!(Ask { hashes: wrong, ..ask.clone() }.encode().is_err());
+    }
+    for (page_tokens, adapter) in [(1, "a".repeat(1024)), (16, "lora".into()), (256, String::new())] {
+        let most = note_hashes_max(page_tokens);
+        let note = Note { hashes: vec![5; most], tokens: vec![6; most * page_tokens], adapter };
+        let bytes = note.encode().expect("as many as fit");
+        assert_eq!(decode(&bytes), ToRelay::Note(note.clone()));
+        assert!(Note { tokens: vec![6; most * page_tokens + 1], ..note.clone() }.encode().is_err() || most == 1);
+        assert!(Note { tokens: vec![], ..note }.encode().is_err());
+    }
+    assert_eq!(note_hashes_max(4096), 0, "a block whose tokens fill a message");
+    for wants_notes in [false, true] {
+        let welcome = AskWelcome { wants_notes };
+        assert_eq!(FromRelay::decode(&welcome.encode()), Ok(FromRelay::Welcome(welcome)));
+    }
+    let answer = Answer { id: 3, done: true, blocks: 8, in_us: 7 };
+    assert_eq!(FromRelay::decode(&answer.encode()), Ok(FromRelay::Answer(answer)));
+    let end = Disconnect { status: Status::Permission, text: "no".into() };
+    assert_eq!(FromRelay::decode(&end.encode()), Ok(FromRelay::Disconnect(end)));
+    for cut in 0..bytes.len().min(64) {
+        assert!(ToRelay::decode(&bytes[..cut]).is_err(), "cut after {cut} bytes");
+    }
+    let mut what = bytes;
+    what[24] = 2;
+    assert!(ToRelay::decode(&what).expect_err("unknown").to_string().contains("0 (recall) or 1 (share)"));
+    assert!(FromDaemon::decode(&answer.encode()).is_err() && ToRelay::decode(&answer.encode()).is_err());
 }

@@ -147,13 +147,14 @@ mod tests {
     }
 
     fn domain(name: &str, tokens: Vec<PathBuf>) -> Domain {
-        let (uids, relay_uids, relay_tokens) = Default::default();
+        let (uids, relay_uids, relay_tokens, relay_socket) = Default::default();
         Domain {
             name: name.into(),
             uids,
             tokens,
             relay_uids,
             relay_tokens,
+            relay_socket,
             host_bytes: 1,
             nvme_bytes: 0,
             sessions_max: 1,

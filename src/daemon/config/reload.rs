@@ -4,6 +4,7 @@ use super::section::{Effect, Element, Section, Setting};
 use super::{Config, Disk, Domain, Limits};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 
 /// A key with a changed value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +76,7 @@ fn domains(running: &[Domain], new: &[Domain]) -> Vec<Domain> {
         tokens: Vec::new(),
         relay_uids: Vec::new(),
         relay_tokens: Vec::new(),
+        relay_socket: PathBuf::new(),
         ..domain.clone()
     };
     let kept = running.iter().map(|domain| named(new, &domain.name).unwrap_or_else(|| closed(domain)));

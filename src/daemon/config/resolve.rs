@@ -9,6 +9,7 @@ use super::section::Section;
 use super::table::{Config, Domain, Encryption, RawConfig, RawDisk};
 use super::{ConfigError, FeatureUse, IoEngine, KeyKind, Machine, Overrides, Place};
 use kvtide_types::{ByteSize, Capacity, Reserve};
+use kvtide_wire::hello::SOCKET_BYTES_MAX;
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -290,6 +291,7 @@ fn domains(config: &mut Config, origins: &mut Origins<'_>) -> Result<(), ConfigE
             tokens: Vec::new(),
             relay_uids: Vec::new(),
             relay_tokens: Vec::new(),
+            relay_socket: PathBuf::new(),
             host_bytes,
             nvme_bytes,
             sessions_max,
@@ -369,6 +371,11 @@ fn one_domain(index: usize, domain: &Domain, origins: &Origins<'_>) -> Result<()
         if !paths.iter().all(|path| path.is_absolute()) {
             return Err(origins.wrong(&key(field), "absolute paths"));
         }
+    }
+    let socket = &domain.relay_socket;
+    if !socket.as_os_str().is_empty() && (!socket.is_absolute() || socket.as_os_str().len() > SOCKET_BYTES_MAX) {
+        let expected = format_args!("an absolute path of at most {SOCKET_BYTES_MAX} bytes").to_string();
+        return Err(origins.wrong(&key("relay_socket"), expected));
     }
     Ok(())
 }

@@ -308,6 +308,13 @@ fn disks_tokens_and_quotas_that_contradict_each_other() {
     assert!(error.contains("a domain needs a uid or a token"), "{error}");
     let error = refused("[[domains]]\nname = \"a\"\ntokens = [\"/t\"]\n[[domains]]\nname = \"b\"\ntokens = [\"/t\"]\n");
     assert!(error.contains("/t can belong to one domain and one role only"), "{error}");
+    for (path, part) in [("relative.sock".to_owned(), "absolute"), (format!("/{}", "x".repeat(107)), "107 bytes")] {
+        let error = refused(&format!("[[domains]]\nname = \"a\"\nuids = [1]\nrelay_socket = \"{path}\"\n"));
+        assert!(
+            error.contains("domains[0].relay_socket") && error.contains("line 4") && error.contains(part),
+            "{error}"
+        );
+    }
     let both = "[[domains]]\nname = \"a\"\ntokens = [\"/t\"]\nrelay_tokens = [\"/t\"]\n";
     let error = refused(both);
     assert!(error.contains("domains[0].relay_tokens = [\"/t\"] (line 4) contradicts domains[0].tokens"), "{error}");

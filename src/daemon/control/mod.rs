@@ -253,12 +253,24 @@ impl Control {
             Err(refusal) => handshake.refuse(&self.registry, &refusal),
             Ok((space, admitted)) => {
                 let (socket, peer, pidfd) = handshake.into_parts();
-                let Admitted { number, side, fds, limits } = admitted;
+                let Admitted { number, side, fds, limits, relay_socket } = admitted;
                 let (shard, relay, mut frames) = (hello.shard, hello.relay, hello.tier0_frames);
                 if hello.mapped_frames > 0 {
                     frames.extend(vec![hello.mapped_frames; frames.len()]);
                 }
-                let request = AttachRequest { number, socket, peer, pidfd, side, fds, limits, shard, relay, frames };
+                let request = AttachRequest {
+                    number,
+                    socket,
+                    peer,
+                    pidfd,
+                    side,
+                    fds,
+                    limits,
+                    shard,
+                    relay,
+                    relay_socket,
+                    frames,
+                };
                 if !self.spaces.send(space, request) {
                     self.registry.remove(number);
                 }
@@ -369,7 +381,9 @@ impl Control {
             live: true,
         };
         let number = self.registry.add(info);
-        Ok((space, Admitted { number, side, fds, limits: granted }))
+        // A space that stays on this machine has nothing to ask a relay.
+        let relay_socket = if hello.local || hello.relay { PathBuf::new() } else { domain.relay_socket.clone() };
+        Ok((space, Admitted { number, side, fds, limits: granted, relay_socket }))
     }
 }
 
@@ -379,4 +393,5 @@ struct Admitted {
     side: DaemonSide,
     fds: kvtide_wire::os::session::PeerFds,
     limits: Limits,
+    relay_socket: PathBuf,
 }

@@ -260,7 +260,7 @@ impl Session {
             let fds: Vec<_> = notice.memfd.iter().map(|memfd| memfd.as_fd()).collect();
             match self.socket.send(&notice.message, &fds) {
                 Ok(()) => {}
-                Err(error) if is_full(&error) => return Ok(false),
+                Err(error) if error.is_full() => return Ok(false),
                 // A last message of the engine may still be unread.
                 Err(WireError::Closed { .. }) => return Err(self.look_at_socket().unwrap_or(End::Closed)),
                 Err(error) => return Err(End::System(format!("cannot send a message: {error}"))),
@@ -299,10 +299,6 @@ impl Session {
             let _ = self.socket.send(&Disconnect { status, text }.encode(), &[]);
         }
     }
-}
-
-fn is_full(error: &WireError) -> bool {
-    matches!(error, WireError::Os { errno, .. } if *errno == Errno::AGAIN.raw_os_error())
 }
 
 fn is_cut(errno: i32) -> bool {

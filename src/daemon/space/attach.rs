@@ -81,6 +81,7 @@ impl Space {
         if self.core.occupancy().published == 0 {
             welcome.other_identity.clone_from(&self.other_identity);
         }
+        welcome.relay_socket = request.relay_socket.to_string_lossy().into_owned();
         Ok((session_id, welcome))
     }
 }

@@ -11,6 +11,7 @@ use kvtide_wire::os::memfd::Memfd;
 use kvtide_wire::os::session::{DaemonSide, PeerFds};
 use kvtide_wire::os::socket::{Peer, Socket};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -104,6 +105,8 @@ pub(crate) struct AttachRequest {
     pub shard: u16,
     /// It is a relay.
     pub relay: bool,
+    /// Socket of the relay of its domain; empty without one.
+    pub relay_socket: PathBuf,
     /// Its tier-0 frames by size class, followed by its mapped frames, if any.
     pub frames: Vec<u32>,
 }

@@ -1,8 +1,8 @@
-//! Any datagram as a first message, as a Detach or as a message of the daemon: decoded, or an error text. A decoded message encodes to
+//! Any datagram as a first message, as a Detach, as a message of the daemon or between an engine and a relay: decoded, or an error text. A decoded message encodes to
 //! the same bytes, so no byte is ignored and no message has two forms.
 #![no_main]
 
-use kvtide_wire::hello::{self, Detach, First, FromDaemon, FromWatched};
+use kvtide_wire::hello::{self, Detach, First, FromDaemon, FromRelay, FromWatched, ToRelay};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -37,6 +37,18 @@ fuzz_target!(|bytes: &[u8]| {
         Ok(FromWatched::Opened(m)) => assert_eq!(m.encode().expect("it was checked"), bytes),
         Ok(FromWatched::Watching) => assert_eq!(hello::Watching.encode(), bytes),
         Ok(FromWatched::Closed(m)) => assert_eq!(m.encode(), bytes),
+        Err(e) => assert!(!e.to_string().is_empty()),
+    }
+    match ToRelay::decode(bytes) {
+        Ok(ToRelay::Hello(m)) => assert_eq!(*m.encode(), bytes),
+        Ok(ToRelay::Ask(m)) => assert_eq!(m.encode().expect("it was checked"), bytes),
+        Ok(ToRelay::Note(m)) => assert_eq!(m.encode().expect("it was checked"), bytes),
+        Err(e) => assert!(!e.to_string().is_empty()),
+    }
+    match FromRelay::decode(bytes) {
+        Ok(FromRelay::Welcome(m)) => assert_eq!(m.encode(), bytes),
+        Ok(FromRelay::Answer(m)) => assert_eq!(m.encode(), bytes),
+        Ok(FromRelay::Disconnect(m)) => assert_eq!(m.encode(), bytes),
         Err(e) => assert!(!e.to_string().is_empty()),
     }
 });

@@ -46,6 +46,8 @@ pub(super) struct Connected {
     pub bell: Sleepable,
     /// As in the Welcome message.
     pub other_identity: String,
+    /// As in the Welcome message.
+    pub relay_socket: String,
 }
 
 pub(super) fn bad(option: &'static str, why: impl Into<String>) -> Error {
@@ -168,7 +170,7 @@ pub(super) fn connect(options: &Options, tier0: Option<Arc<Tier0>>) -> Result<Co
     };
     let shared = Shared::new(geometry).map_err(|_| session::no_memory("the page tables"))?;
     let mut connected = assemble(options, Arc::new(shared), tier0, socket, side, limits.shape.depth)?;
-    connected.other_identity = welcome.other_identity;
+    (connected.other_identity, connected.relay_socket) = (welcome.other_identity, welcome.relay_socket);
     let until = deadline(options.timeout);
     let told = tell_sizes(&mut connected, until);
     told.map_err(|status| Error::call("report the size of tier 0 to the daemon, class", 0, status))?;
@@ -245,7 +247,7 @@ fn assemble(
     if channels.len() != usize::from(options.channels) || lanes.len() != usize::from(options.lanes) {
         return Err(bad("channels, lanes", "the daemon passed fewer rings than it granted"));
     }
-    Ok(Connected { session, channels, lanes, bell, other_identity: String::new() })
+    Ok(Connected { session, channels, lanes, bell, other_identity: String::new(), relay_socket: String::new() })
 }
 
 /// Compute the layout of frames.
@@ -271,7 +273,7 @@ fn layout(options: &Options, session: &Session) -> Layout {
 
 /// Start the copy thread.
 pub(super) fn start(options: Options, connected: Connected) -> Result<Arc<Inner>> {
-    let Connected { session, channels, lanes, bell, other_identity } = connected;
+    let Connected { session, channels, lanes, bell, other_identity, relay_socket } = connected;
     let body = Arc::clone(&session);
     let run = move || {
         // If the copy thread panicked without this, waits would not notice the end of the connection.
@@ -290,7 +292,7 @@ pub(super) fn start(options: Options, connected: Connected) -> Result<Arc<Inner>
     };
     let layout = layout(&options, &session);
     let copier = Mutex::new(Some(thread));
-    Ok(Arc::new(Inner { layout, session, options, other_identity, parts: Mutex::new(parts), copier }))
+    Ok(Arc::new(Inner { layout, session, options, other_identity, relay_socket, parts: Mutex::new(parts), copier }))
 }
 
 /// Ends the session when its copy thread ends for any reason.

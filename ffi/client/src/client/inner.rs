@@ -38,6 +38,8 @@ pub(crate) struct Inner {
     pub layout: Layout,
     /// See [`super::Client::other_identity`].
     pub other_identity: String,
+    /// See [`super::Client::relay`].
+    pub relay_socket: String,
     pub parts: Mutex<Parts>,
     pub copier: Mutex<Option<JoinHandle<()>>>,
 }

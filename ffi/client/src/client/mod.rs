@@ -15,9 +15,10 @@ pub mod lane;
 pub mod layout;
 pub mod options;
 mod reattach;
+pub mod relay;
 pub mod request;
 pub mod stats;
-pub mod watch;
+mod watch;
 
 pub use crate::agent::attention::{Contract, DigestOptions, Element, KeyLayout};
 pub use crate::memory::{MEMBERS_MAX, Owner, Piece, UNNAMED};
@@ -26,6 +27,7 @@ pub use error::{Error, Result};
 pub use lane::{Lane, Omission, Pass, Ready, ScoreKind, StepSeq};
 pub use layout::{Layout, PlaneLayout};
 pub use options::{BlockId, CudaDevice, DeviceChoice, FrameId, Options, SeqId, SpaceSpec};
+pub use relay::{Progress, Relay};
 pub use request::{Completed, Leased, Outcome, PageRange, Pin, Request, Ticket};
 pub use stats::{DeviceCopies, Stats};
 pub use watch::{SpaceChange, Watch};
@@ -197,6 +199,21 @@ impl Client {
     #[must_use]
     pub fn other_identity(&self) -> Option<&str> {
         Some(self.inner.other_identity.as_str()).filter(|identity| !identity.is_empty())
+    }
+
+    /// Return a connection to the relay of this engine's domain, for questions about this space. `None`: the daemon names no relay
+    /// (`relay_socket` of the domain), or the space stays on this machine. It connects when it is used first.
+    ///
+    /// # Errors
+    /// The token file cannot be read.
+    pub fn relay(&self) -> Result<Option<Relay>> {
+        let Inner { options, relay_socket, .. } = &*self.inner;
+        if relay_socket.is_empty() {
+            return Ok(None);
+        }
+        let token = options.token_file.as_deref().map(attach::token).transpose()?;
+        let (fingerprint, page_tokens) = (options.space.fingerprint, options.space.page_tokens);
+        Ok(Some(Relay::new(relay_socket.into(), token, fingerprint, page_tokens)))
     }
 
     /// Return the totals since the attach.

@@ -14,6 +14,8 @@ use zerocopy::{FromBytes, IntoBytes};
 pub const NAME_BYTES_MAX: usize = 64;
 /// Maximum length of an engine's identity in bytes.
 pub const IDENTITY_BYTES_MAX: usize = 4096;
+/// Maximum length of a socket's path in bytes.
+pub const SOCKET_BYTES_MAX: usize = 107;
 /// Maximum tokens of a page. With larger pages one fault would take milliseconds.
 const PAGE_TOKENS_MAX: u64 = 1 << 16;
 /// Maximum shards of a space.
@@ -101,6 +103,8 @@ pub struct Welcome {
     /// Identity of the last engine of this name with another fingerprint, if that fingerprint has blocks and this one has none. Empty
     /// otherwise, and in a refusal.
     pub other_identity: String,
+    /// Path of the socket where the relay of the engine's domain answers questions; empty without one, and in a refusal.
+    pub relay_socket: String,
 }
 
 impl Hello {
@@ -236,16 +240,17 @@ impl Welcome {
     /// Return a refusal.
     #[must_use]
     pub fn refusal(status: Status, text: &str) -> Welcome {
-        let (text, other_identity) = (text.into(), String::new());
-        Welcome { status, session: 0, features: 0, limits: None, region_bytes: [0; 2], text, other_identity }
+        let (other_identity, relay_socket) = Default::default();
+        let (limits, region_bytes, text) = (None, [0; 2], text.into());
+        Welcome { status, session: 0, features: 0, limits, region_bytes, text, other_identity, relay_socket }
     }
 
     /// Return an acceptance.
     pub fn accept(session: u32, limits: Limits) -> Result<Welcome, Error> {
         let layout = Layout::of(limits.shape)?;
         let region_bytes = [layout.engine.bytes, layout.daemon.bytes];
-        let (status, limits, text, other_identity) = (Status::Ok, Some(limits), String::new(), String::new());
-        Ok(Welcome { status, session, features: 0, limits, region_bytes, text, other_identity })
+        let accepted = Welcome::refusal(Status::Ok, "");
+        Ok(Welcome { session, limits: Some(limits), region_bytes, ..accepted })
     }
 
     /// Return the datagram.
@@ -259,6 +264,7 @@ impl Welcome {
             w.u32(limits.blocks_max).u32(limits.seqs_max).u32(limits.seq_blocks_max).u64(limits.request_timeout_us);
             w.u64(self.region_bytes[0]).u64(self.region_bytes[1]);
             w.text_up_to(&self.other_identity, IDENTITY_BYTES_MAX);
+            w.text_up_to(&self.relay_socket, SOCKET_BYTES_MAX);
         } else {
             w.text(&self.text);
         }
@@ -287,7 +293,8 @@ impl Welcome {
         };
         let region_bytes = [r.u64("bytes of region E")?, r.u64("bytes of region D")?];
         let other_identity = r.text_up_to("other identity", IDENTITY_BYTES_MAX)?;
-        let welcome = Welcome { features, other_identity, ..Welcome::accept(session, limits)? };
+        let relay_socket = r.text_up_to("the relay's socket", SOCKET_BYTES_MAX)?;
+        let welcome = Welcome { features, other_identity, relay_socket, ..Welcome::accept(session, limits)? };
         if welcome.region_bytes != region_bytes {
             let expected = alloc::format!("{:?}", welcome.region_bytes);
             return Err(wrong(WHAT, "bytes of the regions", alloc::format!("{region_bytes:?}"), expected));

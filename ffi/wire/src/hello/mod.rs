@@ -4,13 +4,17 @@
 //! other. Decoding checks every field against its bounds and against the others, and names the wrong field. Whether this peer may
 //! attach, and whether there is room for it, is decided elsewhere.
 
+mod ask;
 mod attach;
 mod codec;
 mod notice;
 mod token;
 mod watch;
 
-pub use attach::{Hello, IDENTITY_BYTES_MAX, Limits, NAME_BYTES_MAX, Welcome};
+pub use ask::{
+    ASK_HASHES_MAX, Answer, Ask, AskHello, AskWelcome, FromRelay, NOTE_HASHES_MAX, Note, ToRelay, What, note_hashes_max,
+};
+pub use attach::{Hello, IDENTITY_BYTES_MAX, Limits, NAME_BYTES_MAX, SOCKET_BYTES_MAX, Welcome};
 pub use notice::{Detach, Disconnect, Slab, SlabGone};
 pub use token::{TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, Token};
 pub use watch::{FromWatched, SpaceClosed, SpaceOpened, Watch, Watching};
@@ -52,6 +56,16 @@ pub enum Kind {
     Watching = 9,
     /// Daemon to a relay that watches: a space has closed.
     SpaceClosed = 10,
+    /// Engine to relay: who asks, and about which space; the first message.
+    AskHello = 12,
+    /// Relay to engine: it answers questions of this engine.
+    AskWelcome = 13,
+    /// Engine to relay: bring a prefix in, or copy it out.
+    Ask = 14,
+    /// Relay to engine: how far a question is.
+    Answer = 15,
+    /// Engine to relay: tokens of blocks.
+    Note = 16,
 }
 
 /// The first message of a connection.

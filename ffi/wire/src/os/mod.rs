@@ -20,6 +20,14 @@ use crate::error::Error;
 use std::fmt::Display;
 use std::string::ToString;
 
+impl Error {
+    /// Return true if a call would have had to wait: a socket or its queue of connections is full (EAGAIN).
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        matches!(self, Error::Os { errno, .. } if *errno == rustix::io::Errno::AGAIN.raw_os_error())
+    }
+}
+
 /// Return an error for a failed system call.
 pub(crate) fn failed(tried: &'static str, on: impl Display, errno: rustix::io::Errno) -> Error {
     let code = errno.raw_os_error();

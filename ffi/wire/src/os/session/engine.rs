@@ -16,7 +16,6 @@ use crate::score::ScoreWriter;
 use crate::status::Status;
 use crate::sync::Ordering;
 use crate::wake;
-use rustix::io::Errno;
 use std::format;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -120,19 +119,15 @@ pub fn attach(path: &Path, hello: &Hello, timeout: Duration) -> Result<(Socket, 
 /// temporarily. The daemon answers `TimedOut` to a process that was stopped between its connection and its hello.
 fn is_passing(error: &Error) -> bool {
     match error {
-        Error::Os { .. } => is_queue_full(error),
+        Error::Os { .. } => error.is_full(),
         Error::Closed { .. } | Error::Refused { status: Status::Again | Status::TimedOut, .. } => true,
         _ => false,
     }
 }
 
-fn is_queue_full(error: &Error) -> bool {
-    matches!(error, Error::Os { errno, .. } if *errno == Errno::AGAIN.raw_os_error())
-}
-
 /// Return the error that the caller gets when time is up.
 fn given_up(error: Error, timeout: Duration) -> Error {
-    if is_queue_full(&error) {
+    if error.is_full() {
         let text = format!("its queue of connections is still full after {} ms", timeout.as_millis());
         return Error::Refused { status: Status::Again, text };
     }

@@ -1,0 +1,290 @@
+//! Questions of an engine to the relay of its domain: bring a prefix in from the store, or copy one out.
+//!
+//! No call blocks, except [`Relay::wait`]. A relay that is not there, hangs or is slow costs a question its answer and nothing else: after
+//! failures in a row, questions are refused at once for a while that doubles.
+
+use kvtide_wire::{
+    Error as WireError,
+    hello::{
+        ASK_HASHES_MAX, Ask, AskHello, FromRelay, MESSAGE_MAX, Note, TEXT_BYTES_MAX, Token, What, note_hashes_max,
+    },
+    os::{
+        poll,
+        socket::{Received, Socket},
+    },
+};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    os::fd::AsFd,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+/// Questions at a time.
+const QUESTIONS_MAX: usize = 64;
+/// Hashes of a question: the messages of one fit into a socket's buffer.
+const HASHES_MAX: usize = 8 * ASK_HASHES_MAX;
+/// Questions without an answer in time, one after another, after which the relay is left alone.
+const LATE_MAX: u32 = 3;
+/// Pause after a failure; it doubles up to the maximum.
+const PAUSE_MIN: Duration = Duration::from_millis(500);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// Maximum time of a question. The relay counts in milliseconds of 32 bits.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
+
+/// How far a question is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// No answer yet. With an expectation, if the relay has one: this many blocks of the prefix will be there at this time.
+    Waiting(Option<(u32, Instant)>),
+    /// Recall: the daemon has this many blocks of the prefix, from the first on. Share: the store has them.
+    Done(u32),
+    /// No answer came in time, the connection is lost, or the question is unknown.
+    Failed,
+}
+
+struct Question {
+    until: Instant,
+    progress: Progress,
+}
+
+/// A connection to a relay. One thread at a time.
+pub struct Relay {
+    path: PathBuf,
+    token: Option<Token>,
+    fingerprint: [u8; 32],
+    page_tokens: u32,
+    socket: Option<Socket>,
+    /// As the relay has told; `None` before.
+    wants_notes: Option<bool>,
+    questions: BTreeMap<u32, Question>,
+    next: u32,
+    /// Questions in a row that were not answered in time.
+    late: u32,
+    pause: Duration,
+    resume: Option<Instant>,
+    trouble: String,
+}
+
+impl Relay {
+    pub(super) fn new(path: PathBuf, token: Option<Token>, fingerprint: [u8; 32], page_tokens: u32) -> Relay {
+        Relay {
+            path,
+            token,
+            fingerprint,
+            page_tokens,
+            socket: None,
+            wants_notes: None,
+            questions: BTreeMap::new(),
+            next: 0,
+            late: 0,
+            pause: PAUSE_MIN,
+            resume: None,
+            trouble: String::new(),
+        }
+    }
+
+    /// Ask to bring in the blocks with these `hashes`: a prefix, from its first block on. Return the number of the question; its
+    /// answer comes within `wait`, or it has failed. `None`: the relay cannot be asked now, see [`Relay::trouble`].
+    pub fn recall(&mut self, hashes: &[u128], wait: Duration) -> Option<u32> {
+        self.ask(What::Recall, hashes, wait)
+    }
+
+    /// Ask to copy out the cached blocks with these `hashes`, and to answer when the store has them. Otherwise as [`Relay::recall`].
+    pub fn share(&mut self, hashes: &[u128], wait: Duration) -> Option<u32> {
+        self.ask(What::Share, hashes, wait)
+    }
+
+    /// Return how far a question is. One that is done or has failed is forgotten.
+    pub fn poll(&mut self, question: u32) -> Progress {
+        self.receive();
+        let Some(asked) = self.questions.get(&question) else { return Progress::Failed };
+        let progress = asked.progress;
+        match progress {
+            Progress::Waiting(_) if asked.until > Instant::now() => return progress,
+            Progress::Waiting(_) => {
+                self.questions.remove(&question);
+                self.late += 1;
+                if self.late >= LATE_MAX {
+                    self.fail(format!("no answer in time to {LATE_MAX} questions in a row"));
+                }
+                return Progress::Failed;
+            }
+            Progress::Done(_) => (self.late, self.resume, self.pause) = (0, None, PAUSE_MIN),
+            Progress::Failed => {}
+        }
+        self.questions.remove(&question);
+        progress
+    }
+
+    /// Wait at most `timeout` for more of an answer than [`Progress::Waiting`]; return how far it is then.
+    pub fn wait(&mut self, question: u32, timeout: Duration) -> Progress {
+        let until = Instant::now() + timeout.min(WAIT_MAX);
+        loop {
+            let progress = self.poll(question);
+            let due = self.questions.get(&question).map_or(until, |question| question.until.min(until));
+            let left = due.saturating_duration_since(Instant::now());
+            let Some(socket) = self.socket.as_ref() else { return progress };
+            if !matches!(progress, Progress::Waiting(_)) || until <= Instant::now() {
+                return progress;
+            }
+            if let Err(error) = poll::readable(&[socket.as_fd()], left) {
+                self.fail(error.to_string());
+            }
+        }
+    }
+
+    /// Forget a question: its answer is not needed any more.
+    pub fn forget(&mut self, question: u32) {
+        self.questions.remove(&question);
+    }
+
+    /// Return whether the relay needs the tokens of blocks, as far as is known: it publishes KV events.
+    pub fn wants_notes(&mut self) -> bool {
+        if self.connect() {
+            self.receive();
+        }
+        self.socket.is_some() && self.wants_notes == Some(true)
+    }
+
+    /// Return the tokens of a page.
+    #[must_use]
+    pub fn page_tokens(&self) -> u32 {
+        self.page_tokens
+    }
+
+    /// Tell the tokens of blocks: as many as a page has for each hash. `adapter`: name of the adapter (LoRA) they were computed with; empty
+    /// for none. Return whether they were sent, or the relay needs none.
+    pub fn note(&mut self, hashes: &[u128], tokens: &[u32], adapter: &str) -> bool {
+        let each = self.page_tokens as usize;
+        let most = note_hashes_max(each);
+        if most == 0 || tokens.len() != hashes.len() * each || adapter.len() > TEXT_BYTES_MAX || !self.connect() {
+            return false;
+        }
+        self.receive();
+        if self.wants_notes == Some(false) {
+            return true;
+        }
+        hashes.chunks(most).zip(tokens.chunks(most * each)).all(|(hashes, tokens)| {
+            let note = Note { hashes: hashes.into(), tokens: tokens.into(), adapter: adapter.into() };
+            let sent = note.encode().map(|message| self.send(&message, true));
+            sent.unwrap_or(false)
+        })
+    }
+
+    /// Return why the relay cannot be used now; `None` if nothing is known to be wrong.
+    #[must_use]
+    pub fn trouble(&self) -> Option<&str> {
+        Some(self.trouble.as_str()).filter(|_| self.resume.is_some())
+    }
+
+    fn ask(&mut self, what: What, hashes: &[u128], wait: Duration) -> Option<u32> {
+        let now = Instant::now();
+        self.questions.retain(|_, question| question.until + WAIT_MAX > now);
+        let hashes = &hashes[..hashes.len().min(HASHES_MAX)];
+        if hashes.is_empty() || hashes.contains(&0) || self.questions.len() >= QUESTIONS_MAX || !self.connect() {
+            return None;
+        }
+        let wait = wait.min(WAIT_MAX);
+        let id = self.next;
+        self.next = self.next.wrapping_add(1);
+        let (last, wait_ms) = (hashes.len().div_ceil(ASK_HASHES_MAX) - 1, wait.as_millis() as u32);
+        for (index, part) in hashes.chunks(ASK_HASHES_MAX).enumerate() {
+            let ask = Ask { id, what, wait_ms, more: index < last, hashes: part.into() };
+            if !self.send(&ask.encode().ok()?, index == 0) {
+                return None;
+            }
+        }
+        self.questions.insert(id, Question { until: now + wait, progress: Progress::Waiting(None) });
+        Some(id)
+    }
+
+    /// Connect, unless it is connected or in a pause.
+    fn connect(&mut self) -> bool {
+        if self.socket.is_some() {
+            return true;
+        }
+        if self.resume.is_some_and(|resume| resume > Instant::now()) {
+            return false;
+        }
+        let hello = AskHello { fingerprint: self.fingerprint, token: self.token.clone() }.encode();
+        match Socket::connect(&self.path).and_then(|socket| socket.send(&hello, &[]).map(|()| socket)) {
+            Ok(socket) => {
+                (self.socket, self.wants_notes) = (Some(socket), None);
+                true
+            }
+            Err(error) => {
+                self.fail(error.to_string());
+                false
+            }
+        }
+    }
+
+    /// Send a message. A relay that does not read gets no more, which `whole` tells: without the rest of a question, the connection is
+    /// of no use.
+    fn send(&mut self, message: &[u8], whole: bool) -> bool {
+        match self.socket.as_ref().map(|socket| socket.send(message, &[])) {
+            Some(Ok(())) => true,
+            Some(Err(error)) if whole && error.is_full() => false,
+            Some(Err(error)) => {
+                self.receive(); // the relay may have said why it closes
+                if self.socket.is_some() {
+                    self.fail(error.to_string());
+                }
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// Read the answers that have arrived.
+    fn receive(&mut self) {
+        let mut buffer = [0; MESSAGE_MAX];
+        while let Some(socket) = &self.socket {
+            let message = match socket.receive(&mut buffer, 0) {
+                Ok(Received::Message(len, _)) => FromRelay::decode(&buffer[..len]),
+                Ok(Received::Empty) => return,
+                Ok(Received::Closed) => Err(WireError::Closed { tried: "receive an answer" }),
+                Err(error) => Err(error),
+            };
+            match message {
+                Ok(FromRelay::Welcome(welcome)) => self.wants_notes = Some(welcome.wants_notes),
+                Ok(FromRelay::Answer(answer)) => {
+                    if let Some(question) = self.questions.get_mut(&answer.id) {
+                        let at =
+                            (answer.in_us > 0).then(|| Instant::now() + Duration::from_micros(answer.in_us.into()));
+                        question.progress = match answer.done {
+                            true => Progress::Done(answer.blocks),
+                            false => Progress::Waiting(at.map(|at| (answer.blocks, at))),
+                        };
+                    }
+                }
+                Ok(FromRelay::Disconnect(end)) => self.fail(end.text),
+                Err(error) => self.fail(error.to_string()),
+            }
+        }
+    }
+
+    /// Close the connection and leave the relay alone for a while. Open questions have failed.
+    fn fail(&mut self, why: String) {
+        (self.socket, self.late) = (None, 0);
+        for question in self.questions.values_mut() {
+            if matches!(question.progress, Progress::Waiting(_)) {
+                question.progress = Progress::Failed;
+            }
+        }
+        self.trouble = format!("the relay at {} cannot be asked: {why}", self.path.display());
+        self.resume = Some(Instant::now() + self.pause);
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+    }
+}
+
+impl fmt::Debug for Relay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Relay")
+            .field("path", &self.path)
+            .field("questions", &self.questions.len())
+            .finish_non_exhaustive()
+    }
+}

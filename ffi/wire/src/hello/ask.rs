@@ -1,0 +1,281 @@
+//! Ask: an engine asks the relay of its domain, over a socket of the relay, to bring blocks in or to copy them out.
+
+use super::codec::{Reader, Writer, within, wrong};
+use super::{Disconnect, HEAD_BYTES, Kind, MESSAGE_MAX, TEXT_BYTES_MAX, Token};
+use crate::error::Error;
+use alloc::string::String;
+use alloc::vec::Vec;
+use zeroize::Zeroizing;
+
+/// Maximum hashes of an [`Ask`]; a longer prefix is asked for in several messages.
+pub const ASK_HASHES_MAX: usize = (MESSAGE_MAX - HEAD_BYTES - ASK_FIELDS) / HASH_BYTES;
+/// Maximum hashes of a [`Note`]; fewer if their tokens need the room.
+pub const NOTE_HASHES_MAX: usize = 256;
+const HASH_BYTES: usize = 16;
+/// Bytes of the other fields of an [`Ask`].
+const ASK_FIELDS: usize = 4 + 4 + 2 + 2 + 2;
+
+/// First message of an engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AskHello {
+    /// Fingerprint of the space that all questions are about.
+    pub fingerprint: [u8; 32],
+    /// Token that the relay demands; without one the engine's uid decides.
+    pub token: Option<Token>,
+}
+
+/// The relay's answer to [`AskHello`]. A refusal is a [`Disconnect`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AskWelcome {
+    /// The relay publishes KV events and needs the tokens of blocks for it.
+    pub wants_notes: bool,
+}
+
+/// What an engine asks for.
+#[repr(u16)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Bring a prefix in from the store.
+    Recall = 0,
+    /// Copy a prefix out to the store, and answer when the store has it.
+    Share = 1,
+}
+
+/// A question about a prefix, or a part of one: messages with the same id belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Number of the question, which the answer repeats.
+    pub id: u32,
+    /// What is asked for.
+    pub what: What,
+    /// Milliseconds until the answer is of no use any more.
+    pub wait_ms: u32,
+    /// More hashes follow, in the next message.
+    pub more: bool,
+    /// Hashes of the blocks of the prefix, from the first on, in order. 1 to [`ASK_HASHES_MAX`], none of them 0.
+    pub hashes: Vec<u128>,
+}
+
+/// How far a question is. The first answer may say what is expected; the last one has `done`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Number of the question.
+    pub id: u32,
+    /// Nothing more comes.
+    pub done: bool,
+    /// Recall: blocks of the prefix that the daemon has, or will have. Share: blocks that the store has.
+    pub blocks: u32,
+    /// If not done: expected microseconds until these blocks are there; 0 if unknown.
+    pub in_us: u32,
+}
+
+/// Tokens of blocks, which routers need to recognize a prompt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// Hashes of blocks. 1 to [`NOTE_HASHES_MAX`], none of them 0.
+    pub hashes: Vec<u128>,
+    /// Tokens of all of them, equally many each.
+    pub tokens: Vec<u32>,
+    /// Name of the adapter (LoRA) with which they were computed; empty for none.
+    pub adapter: String,
+}
+
+/// Return how many hashes fit into one [`Note`] with `page_tokens` tokens each; 0 if not even one does.
+#[must_use]
+pub const fn note_hashes_max(page_tokens: usize) -> usize {
+    let room = MESSAGE_MAX - HEAD_BYTES - 2 - 4 - 2 - TEXT_BYTES_MAX;
+    let fits = room / (HASH_BYTES + 4 * page_tokens);
+    if fits < NOTE_HASHES_MAX { fits } else { NOTE_HASHES_MAX }
+}
+
+/// A decoded message of an engine to the relay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToRelay {
+    /// The first message.
+    Hello(AskHello),
+    /// A question.
+    Ask(Ask),
+    /// Tokens.
+    Note(Note),
+}
+
+/// A decoded message of the relay to an engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FromRelay {
+    /// The engine may ask.
+    Welcome(AskWelcome),
+    /// An answer.
+    Answer(Answer),
+    /// The connection ends, with the reason; the last message.
+    Disconnect(Disconnect),
+}
+
+impl ToRelay {
+    /// Decode one datagram.
+    ///
+    /// # Errors
+    /// It is none of these messages, or a field is out of its bounds.
+    pub fn decode(bytes: &[u8]) -> Result<ToRelay, Error> {
+        let (kind, mut reader) = Reader::open(bytes, "question")?;
+        let message = match kind {
+            k if k == Kind::AskHello as u32 => ToRelay::Hello(AskHello::read(&mut reader)?),
+            k if k == Kind::Ask as u32 => ToRelay::Ask(Ask::read(&mut reader)?),
+            k if k == Kind::Note as u32 => ToRelay::Note(Note::read(&mut reader)?),
+            k => return Err(wrong("question", "kind", k, "12, 14 or 16 (engine to relay)")),
+        };
+        reader.end()?;
+        Ok(message)
+    }
+}
+
+impl FromRelay {
+    /// Decode one datagram.
+    ///
+    /// # Errors
+    /// It is none of these messages, or a field is out of its bounds.
+    pub fn decode(bytes: &[u8]) -> Result<FromRelay, Error> {
+        let (kind, mut reader) = Reader::open(bytes, "answer")?;
+        let message = match kind {
+            k if k == Kind::AskWelcome as u32 => {
+                FromRelay::Welcome(AskWelcome { wants_notes: flag(&mut reader, "wants_notes")? })
+            }
+            k if k == Kind::Answer as u32 => FromRelay::Answer(Answer::read(&mut reader)?),
+            k if k == Kind::Disconnect as u32 => FromRelay::Disconnect(Disconnect::read(&mut reader)?),
+            k => return Err(wrong("answer", "kind", k, "5, 13 or 15 (relay to engine)")),
+        };
+        reader.end()?;
+        Ok(message)
+    }
+}
+
+impl AskHello {
+    /// Return the datagram. It contains the token.
+    #[must_use]
+    pub fn encode(&self) -> Zeroizing<Vec<u8>> {
+        let mut w = Writer::open(Kind::AskHello);
+        w.raw(&self.fingerprint);
+        Token::write(self.token.as_ref(), &mut w);
+        Zeroizing::new(w.finish())
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<AskHello, Error> {
+        Ok(AskHello { fingerprint: r.array("fingerprint")?, token: Token::read(r)? })
+    }
+}
+
+impl AskWelcome {
+    /// Return the datagram.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::open(Kind::AskWelcome);
+        w.u16(self.wants_notes.into());
+        w.finish()
+    }
+}
+
+impl Ask {
+    /// Return the datagram.
+    ///
+    /// # Errors
+    /// A field is out of its bounds.
+    pub fn encode(&self) -> Result<Vec<u8>, Error> {
+        check_hashes("ask", &self.hashes, ASK_HASHES_MAX)?;
+        let mut w = Writer::open(Kind::Ask);
+        w.u32(self.id).u32(self.wait_ms).u16(self.what as u16).u16(self.more.into());
+        write_hashes(&mut w, &self.hashes);
+        Ok(w.finish())
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Ask, Error> {
+        let (id, wait_ms) = (r.u32("id")?, r.u32("wait_ms")?);
+        let what = match r.u16("what")? {
+            0 => What::Recall,
+            1 => What::Share,
+            other => return Err(wrong("ask", "what", other, "0 (recall) or 1 (share)")),
+        };
+        let more = flag(r, "more")?;
+        Ok(Ask { id, what, wait_ms, more, hashes: read_hashes("ask", r, ASK_HASHES_MAX)? })
+    }
+}
+
+impl Answer {
+    /// Return the datagram.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::open(Kind::Answer);
+        w.u32(self.id).u32(self.blocks).u32(self.in_us).u16(self.done.into());
+        w.finish()
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Answer, Error> {
+        let (id, blocks, in_us) = (r.u32("id")?, r.u32("blocks")?, r.u32("in_us")?);
+        Ok(Answer { id, done: flag(r, "done")?, blocks, in_us })
+    }
+}
+
+impl Note {
+    /// Return the datagram.
+    ///
+    /// # Errors
+    /// A field is out of its bounds.
+    pub fn encode(&self) -> Result<Vec<u8>, Error> {
+        check_hashes("note", &self.hashes, NOTE_HASHES_MAX)?;
+        let tokens = self.tokens.len();
+        let bytes = HEAD_BYTES + 2 + HASH_BYTES * self.hashes.len() + 4 + 4 * tokens + 2 + self.adapter.len();
+        within("note", "bytes", bytes as u64, 0, MESSAGE_MAX as u64)?;
+        check_tokens(self.hashes.len(), tokens)?;
+        let mut w = Writer::open(Kind::Note);
+        write_hashes(&mut w, &self.hashes);
+        w.u32(tokens as u32);
+        for token in &self.tokens {
+            w.u32(*token);
+        }
+        w.text(&self.adapter);
+        Ok(w.finish())
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Note, Error> {
+        let hashes = read_hashes("note", r, NOTE_HASHES_MAX)?;
+        let count = r.u32("number of tokens")? as usize;
+        within("note", "number of tokens", count as u64, 0, (MESSAGE_MAX / 4) as u64)?;
+        check_tokens(hashes.len(), count)?;
+        let tokens = (0..count).map(|_| r.u32("tokens")).collect::<Result<_, _>>()?;
+        Ok(Note { hashes, tokens, adapter: r.text("adapter")? })
+    }
+}
+
+fn flag(r: &mut Reader<'_>, field: &'static str) -> Result<bool, Error> {
+    let value = r.u16(field)?;
+    within("question or answer", field, value, 0, 1)?;
+    Ok(value == 1)
+}
+
+fn check_tokens(hashes: usize, tokens: usize) -> Result<(), Error> {
+    if tokens > 0 && tokens.is_multiple_of(hashes) {
+        return Ok(());
+    }
+    Err(wrong("note", "number of tokens", tokens, alloc::format!("a multiple of the {hashes} blocks")))
+}
+
+fn check_hashes(message: &'static str, hashes: &[u128], most: usize) -> Result<(), Error> {
+    within(message, "number of hashes", hashes.len() as u64, 1, most as u64)?;
+    if hashes.contains(&0) {
+        return Err(wrong(message, "hash", 0, "a hash that is not 0"));
+    }
+    Ok(())
+}
+
+fn write_hashes(w: &mut Writer, hashes: &[u128]) {
+    w.reserve(2 + HASH_BYTES * hashes.len()).u16(hashes.len() as u16);
+    for hash in hashes {
+        w.raw(&hash.to_le_bytes());
+    }
+}
+
+fn read_hashes(message: &'static str, r: &mut Reader<'_>, most: usize) -> Result<Vec<u128>, Error> {
+    let count = r.u16("number of hashes")?;
+    within(message, "number of hashes", count, 1, most as u64)?;
+    let hashes = (0..count).map(|_| r.array("hash").map(u128::from_le_bytes)).collect::<Result<Vec<_>, _>>()?;
+    check_hashes(message, &hashes, most)?;
+    Ok(hashes)
+}

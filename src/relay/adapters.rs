@@ -1,0 +1,266 @@
+//! The socket where engines' adapters ask for prefixes: to bring them in, or to copy them out. The daemon tells engines its path.
+
+use crate::config;
+use crate::error::Error;
+use crate::queue::{Expected, Recall, Share};
+use crate::spaces::Spaces;
+use kvtide_types::Status;
+use kvtide_wire::hello::{Answer, Ask, AskHello, AskWelcome, Disconnect, MESSAGE_MAX, Note, ToRelay, Token, What};
+use kvtide_wire::os::socket::Listener;
+use std::io::ErrorKind;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+/// Permission bits of the socket. Who may ask is decided by uid and token, as at the daemon's.
+const MODE: u32 = 0o666;
+/// Engines at a time.
+const CONNECTIONS_MAX: usize = 256;
+/// Questions of one engine at a time, and the hashes of one.
+const QUESTIONS_MAX: usize = 64;
+const HASHES_MAX: usize = 1 << 17;
+/// Time for the first message of a connection.
+const HELLO: Duration = Duration::from_secs(5);
+/// Pause after a failed accept: descriptors may be used up.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Bind the socket and answer on it until the runtime ends.
+///
+/// # Errors
+/// A token file cannot be used, or the socket cannot be bound.
+pub fn start(settings: &config::Adapters, spaces: &Arc<Spaces>) -> Result<(), Error> {
+    let tokens = settings.tokens.iter().map(|path| token(path)).collect::<Result<_, _>>()?;
+    let access = Access { uids: settings.uids.clone(), tokens };
+    let failed = |source| Error::Socket { path: settings.socket.clone(), source };
+    let path = Listener::bind(&settings.socket, MODE).map_err(failed)?;
+    // A read or write of a packet socket is one message, so tokio's stream serves it too.
+    let listener = path.as_fd().try_clone_to_owned().map(std::os::unix::net::UnixListener::from);
+    let listener = listener.and_then(UnixListener::from_std);
+    let action = "wait for adapters on a socket";
+    let listener = listener.map_err(|source| Error::System { action, source })?;
+    let adapters = Arc::new(Adapters { access, spaces: Arc::clone(spaces), places: Semaphore::new(CONNECTIONS_MAX) });
+    spaces.shared.runtime.spawn(async move {
+        adapters.accept(&listener).await;
+        drop(path); // its drop removes the socket
+    });
+    Ok(())
+}
+
+fn token(path: &Path) -> Result<Token, Error> {
+    let failed = |why: String| Error::Token { path: path.into(), why };
+    let mut file = std::fs::File::open(path).map_err(|error| failed(error.to_string()))?;
+    kvtide_wire::os::token::read(&mut file, path).map_err(|error| failed(error.to_string()))
+}
+
+/// Who may ask.
+struct Access {
+    uids: Vec<u32>,
+    tokens: Vec<Token>,
+}
+
+impl Access {
+    /// Return why an engine may not ask; `None` if it may. A token that is not known is refused even if the uid may ask.
+    fn refusal(&self, uid: u32, token: Option<&Token>) -> Option<String> {
+        match token {
+            // Each comparison takes the same time.
+            Some(token) => {
+                let known = self.tokens.iter().fold(false, |known, one| known | (one == token));
+                (!known).then(|| "unknown token; the relay's [adapters] tokens must list its file".into())
+            }
+            None if self.uids.contains(&uid) => None,
+            None => {
+                Some(format!("uid {uid} may not ask; add it to the uids of the relay's [adapters], or use a token"))
+            }
+        }
+    }
+}
+
+struct Adapters {
+    access: Access,
+    spaces: Arc<Spaces>,
+    places: Semaphore,
+}
+
+impl Adapters {
+    async fn accept(self: Arc<Self>, listener: &UnixListener) {
+        loop {
+            match listener.accept().await {
+                Ok((socket, _)) => {
+                    tokio::spawn(Arc::clone(&self).serve(socket));
+                }
+                Err(error) => {
+                    tracing::warn!("an adapter was not accepted: {error}");
+                    // PACE: until descriptors are free again.
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn serve(self: Arc<Self>, socket: UnixStream) {
+        let Ok(uid) = socket.peer_cred().map(|peer| peer.uid()) else { return };
+        let connection = Connection { socket, adapters: &self };
+        let Ok(_place) = self.places.try_acquire() else {
+            return connection.end(uid, Status::Limit, format!("{CONNECTIONS_MAX} engines are connected, the maximum"));
+        };
+        let end = match tokio::time::timeout(HELLO, connection.receive()).await {
+            Ok(Ok(Some(ToRelay::Hello(hello)))) => match self.access.refusal(uid, hello.token.as_ref()) {
+                None => connection.answer(hello).await,
+                Some(text) => Err((Status::Permission, text)),
+            },
+            Ok(Ok(Some(_))) => Err((Status::Protocol, "the first message must say who asks".into())),
+            Ok(Ok(None)) => Ok(()),
+            Ok(Err(end)) => Err(end),
+            Err(_) => Err((Status::TimedOut, format!("no message within {HELLO:?}"))),
+        };
+        if let Err((status, text)) = end {
+            connection.end(uid, status, text);
+        }
+    }
+}
+
+struct Connection<'a> {
+    socket: UnixStream,
+    adapters: &'a Adapters,
+}
+
+/// Why a connection ends, if not because the engine closed it.
+type End = (Status, String);
+
+impl Connection<'_> {
+    /// Wait for the next message. `None`: the engine has closed the connection.
+    async fn receive(&self) -> Result<Option<ToRelay>, End> {
+        // One byte more, so that a message that is too long is noticed.
+        let mut buffer = vec![0; MESSAGE_MAX + 1];
+        loop {
+            let read = match self.socket.readable().await {
+                Ok(()) => self.socket.try_read(&mut buffer),
+                Err(error) => Err(error),
+            };
+            return match read {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+                Ok(0) => Ok(None),
+                Ok(len) => {
+                    ToRelay::decode(&buffer[..len]).map(Some).map_err(|error| (error.status(), error.to_string()))
+                }
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(None),
+                Err(error) => Err((Status::System, format!("cannot receive: {error}"))),
+            };
+        }
+    }
+
+    /// Send a message. An engine that does not read its answers is cut off.
+    fn send(&self, message: &[u8]) -> Result<(), End> {
+        match self.socket.try_write(message) {
+            Ok(_) => Ok(()),
+            Err(error) => Err((Status::System, format!("cannot send an answer: {error}"))),
+        }
+    }
+
+    /// Tell the engine why the connection ends.
+    fn end(&self, uid: u32, status: Status, text: String) {
+        tracing::warn!("the connection of an adapter of uid {uid} ends: {text}");
+        let _ = self.send(&Disconnect { status, text }.encode());
+    }
+
+    /// Answer the questions of an engine until it closes the connection.
+    async fn answer(&self, AskHello { fingerprint, .. }: AskHello) -> Result<(), End> {
+        let wants_notes = self.adapters.spaces.shared.events.is_some();
+        self.send(&AskWelcome { wants_notes }.encode())?;
+        let (answers, mut answered) = mpsc::channel(QUESTIONS_MAX);
+        let open = Arc::new(Semaphore::new(QUESTIONS_MAX));
+        // The parts of a question that have arrived.
+        let mut part: Option<Ask> = None;
+        loop {
+            let message = tokio::select! {
+                message = self.receive() => message?,
+                Some(answer) = answered.recv() => {
+                    self.send(&Answer::encode(&answer))?;
+                    continue;
+                }
+            };
+            let ask = match message {
+                None => return Ok(()),
+                Some(ToRelay::Ask(ask)) => ask,
+                Some(ToRelay::Note(note)) => {
+                    self.note(fingerprint, note).await;
+                    continue;
+                }
+                Some(ToRelay::Hello(_)) => return Err((Status::Protocol, "it says twice who asks".into())),
+            };
+            let ask = match part.take() {
+                None => ask,
+                Some(mut first) if (first.id, first.what) == (ask.id, ask.what) => {
+                    first.hashes.extend(ask.hashes);
+                    Ask { more: ask.more, ..first }
+                }
+                Some(first) => {
+                    let text = format!("question {} begins before question {} is whole", ask.id, first.id);
+                    return Err((Status::Protocol, text));
+                }
+            };
+            if ask.hashes.len() > HASHES_MAX {
+                return Err((Status::Limit, format!("a question has more than {HASHES_MAX} hashes")));
+            }
+            if ask.more {
+                part = Some(ask);
+                continue;
+            }
+            let Ok(place) = Arc::clone(&open).try_acquire_owned() else {
+                return Err((Status::Limit, format!("more than {QUESTIONS_MAX} questions at a time")));
+            };
+            let (spaces, answers) = (Arc::clone(&self.adapters.spaces), answers.clone());
+            tokio::spawn(async move {
+                question(&spaces, fingerprint, ask, &answers).await;
+                drop(place);
+            });
+        }
+    }
+
+    /// Keep the tokens of blocks.
+    async fn note(&self, fingerprint: [u8; 32], Note { hashes, tokens, adapter }: Note) {
+        let Some(events) = self.adapters.spaces.shared.events.clone() else { return };
+        let adapter = Some(adapter).filter(|name| !name.is_empty());
+        // It writes a file.
+        let kept =
+            tokio::task::spawn_blocking(move || events.note(&fingerprint, hashes, &tokens, adapter.as_deref())).await;
+        match kept {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!("tokens of an adapter are not kept over a restart: {error}"),
+            Err(error) => tracing::error!("a thread that keeps tokens has failed: {error}"),
+        }
+    }
+}
+
+/// Answer a question. Nobody waits for an answer after the question's time.
+async fn question(spaces: &Spaces, fingerprint: [u8; 32], ask: Ask, answers: &mpsc::Sender<Answer>) {
+    let until = Instant::now() + Duration::from_millis(ask.wait_ms.into());
+    let answer = |done, blocks: usize, within: Option<Duration>| {
+        let in_us = within.map_or(0, |within| within.as_micros().clamp(1, u32::MAX.into()) as u32);
+        Answer { id: ask.id, done, blocks: u32::try_from(blocks).unwrap_or(u32::MAX), in_us }
+    };
+    let (done, ended) = oneshot::channel();
+    // A space that is not served drops the question, and then nothing of the prefix is promised.
+    match ask.what {
+        What::Share => {
+            spaces.share(fingerprint, Share { hashes: ask.hashes, until, done });
+        }
+        What::Recall => {
+            let (expected, will_be) = oneshot::channel();
+            let recall = Recall { hashes: ask.hashes, until, expected: Some(expected), done };
+            spaces.recall(fingerprint, recall);
+            let wait = tokio::time::timeout_at(until.into(), will_be);
+            if let Ok(Ok(Expected { blocks, within })) = wait.await {
+                let _ = answers.send(answer(false, blocks, within)).await;
+            }
+        }
+    }
+    let blocks = match tokio::time::timeout_at(until.into(), ended).await {
+        Ok(ended) => ended.unwrap_or(0),
+        Err(_) => return,
+    };
+    let _ = answers.send(answer(true, blocks, None)).await;
+}

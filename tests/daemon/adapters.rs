@@ -1,0 +1,257 @@
+//! Engines ask the relay that their daemon names: for prefixes, and to share prefixes.
+
+use crate::blocks::{attach, hashes, load, store};
+use crate::nvme::Dir;
+use crate::relay::with_relays;
+use crate::shared::{Engine, configuration, found, until_served};
+use crate::{BOUND, daemon};
+use kvtide_bench::private_daemon::PrivateDaemon;
+use kvtide_client::{Client, Options, Progress, Relay as Questions, SpaceSpec};
+use kvtide_relay::config::Config;
+use kvtide_relay::relay::Relay;
+use kvtide_wire::entry::Level;
+use kvtide_wire::geometry::Plane;
+use kvtide_wire::hello::{Answer, Ask, AskHello, Disconnect, FromRelay, MESSAGE_MAX, Note, ToRelay, What};
+use kvtide_wire::os::socket::Socket;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// One machine: a daemon that names its relay, the relay's socket, and an engine.
+struct Machine {
+    daemon: PrivateDaemon,
+    engine: Engine,
+    socket: PathBuf,
+}
+
+impl Machine {
+    fn new(dir: &Dir, name: &str) -> Machine {
+        let socket = dir.path().join(name);
+        let daemon = daemon(&format!("{}relay_socket = \"{}\"\n", with_relays("a"), socket.display()));
+        let engine = attach(daemon.socket(), 1, 0, 64);
+        Machine { daemon, engine, socket }
+    }
+
+    /// Start its relay, with more of its configuration.
+    fn relay(&self, dir: &Dir, rest: &str) -> Relay {
+        let relay = Relay::start(self.configuration(dir, rest, |text| text)).unwrap();
+        until_served(relay.listen(), 1);
+        relay
+    }
+
+    fn configuration(&self, dir: &Dir, rest: &str, change: impl Fn(String) -> String) -> Config {
+        let uid = rustix::process::geteuid().as_raw();
+        let adapters = format!("[adapters]\nsocket = \"{}\"\nuids = [{uid}]\n", self.socket.display());
+        let text = change(configuration(dir, self.daemon.socket(), &format!("{adapters}{rest}")));
+        Config::parse(Path::new("relay.toml"), &text).unwrap()
+    }
+
+    fn questions(&self) -> Questions {
+        self.engine.0.relay().unwrap().expect("the daemon names a relay")
+    }
+}
+
+fn recall(questions: &mut Questions, hashes: &[u128], wait: Duration) -> Progress {
+    let question = questions.recall(hashes, wait).expect("the relay can be asked");
+    answer(questions, question)
+}
+
+/// Wait for the end of a question. Its own time bounds this.
+fn answer(questions: &mut Questions, question: u32) -> Progress {
+    loop {
+        match questions.wait(question, BOUND) {
+            Progress::Waiting(_) => {}
+            end => return end,
+        }
+    }
+}
+
+#[test]
+fn an_engine_shares_a_prefix_and_another_machine_recalls_it() {
+    let dir = Dir::new();
+    let (mut first, mut second) = (Machine::new(&dir, "a.sock"), Machine::new(&dir, "b.sock"));
+    let (_there, _here) = (first.relay(&dir, ""), second.relay(&dir, ""));
+    let (mut sharing, mut recalling) = (first.questions(), second.questions());
+    store(&mut first.engine.1, &mut first.engine.2, 1, 40, Level::Published);
+    // Used once only, so it is not copied out by itself.
+    assert_eq!(recall(&mut recalling, &hashes(1, 40), BOUND), Progress::Done(0));
+    let shared = sharing.share(&hashes(1, 40), BOUND).unwrap();
+    assert_eq!(answer(&mut sharing, shared), Progress::Done(40));
+    assert_eq!(sharing.poll(shared), Progress::Failed, "an answer is given once");
+    // Several questions at once, each with its own answer; one of them is not waited for.
+    let asked =
+        [(1, 40), (7, 8), (1, 32)].map(|(prefix, blocks)| recalling.recall(&hashes(prefix, blocks), BOUND).unwrap());
+    recalling.forget(asked[1]);
+    assert_eq!(answer(&mut recalling, asked[2]), Progress::Done(32));
+    assert_eq!(answer(&mut recalling, asked[0]), Progress::Done(40));
+    assert_eq!(recalling.poll(asked[1]), Progress::Failed);
+    assert_eq!((found(&mut second.engine, 1, 40), recalling.trouble()), (40, None));
+    load(&mut second.engine.1, &mut second.engine.2, 1, 40);
+    // A prefix that is longer than one message, of which the store has a part.
+    let long = [hashes(1, 40), (1..=2000).map(|hash| hash << 64).collect()].concat();
+    assert_eq!(recall(&mut recalling, &long, BOUND), Progress::Done(40));
+}
+
+/// The time that a recall takes is told once one was measured.
+#[test]
+fn a_recall_says_what_it_expects() {
+    let dir = Dir::new();
+    let (mut first, second) = (Machine::new(&dir, "a.sock"), Machine::new(&dir, "b.sock"));
+    let (_there, _here) = (first.relay(&dir, ""), second.relay(&dir, ""));
+    let mut sharing = first.questions();
+    for prefix in 1..=2 {
+        store(&mut first.engine.1, &mut first.engine.2, prefix, 32, Level::Published);
+        let shared = sharing.share(&hashes(prefix, 32), BOUND).unwrap();
+        assert_eq!(answer(&mut sharing, shared), Progress::Done(32));
+    }
+    let socket = Socket::connect(&second.socket).unwrap();
+    let send = |message: &[u8]| socket.send(message, &[]).unwrap();
+    send(&AskHello { fingerprint: [9; 32], token: None }.encode());
+    let mut expected = Vec::new();
+    for prefix in 1..=2u32 {
+        let (what, hashes) = (What::Recall, hashes(prefix.into(), 32));
+        send(&Ask { id: prefix, what, wait_ms: 60_000, more: false, hashes }.encode().unwrap());
+        loop {
+            match heard(&socket) {
+                FromRelay::Answer(Answer { id, done: true, blocks, .. }) => {
+                    assert_eq!((id, blocks), (prefix, 32));
+                    break;
+                }
+                FromRelay::Answer(answer) => expected.push((answer.id, answer.blocks, answer.in_us > 0)),
+                FromRelay::Welcome(welcome) => assert!(!welcome.wants_notes),
+                FromRelay::Disconnect(end) => panic!("{end:?}"),
+            }
+        }
+    }
+    assert_eq!(expected, [(1, 32, false), (2, 32, true)]);
+}
+
+fn heard(socket: &Socket) -> FromRelay {
+    let mut buffer = vec![0; MESSAGE_MAX];
+    let (len, _) = socket.receive_within(&mut buffer, 0, BOUND).unwrap();
+    FromRelay::decode(&buffer[..len]).unwrap()
+}
+
+/// A relay that is not there, ends, or does not answer in time costs a question at most its own time.
+#[test]
+fn an_engine_never_waits_longer_than_it_said() {
+    let dir = Dir::new();
+    let machine = Machine::new(&dir, "a.sock");
+    let mut questions = machine.questions();
+    assert_eq!(questions.recall(&hashes(1, 8), BOUND), None);
+    let trouble = questions.trouble().unwrap().to_owned();
+    assert!(trouble.contains("a.sock") && trouble.contains("connect"), "{trouble}");
+    assert!(!questions.wants_notes() && !questions.note(&hashes(1, 1), &[0; 16], ""));
+    // A store that never answers.
+    let hangs = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", hangs.local_addr().unwrap());
+    let file = format!("file://{}", dir.path().join("store").display());
+    let config = machine
+        .configuration(&dir, "", |text| text.replace(&file, &url).replace("[store]", "[store]\ndeadline_ms = 500"));
+    let relay = Relay::start(config).unwrap();
+    until_served(relay.listen(), 1);
+    let deadline = Instant::now() + BOUND;
+    let first = loop {
+        // After the pause that followed the failure.
+        match questions.recall(&hashes(1, 8), Duration::from_millis(20)) {
+            Some(question) => break question,
+            None => assert!(Instant::now() < deadline, "{:?}", questions.trouble()),
+        }
+    };
+    assert_eq!(answer(&mut questions, first), Progress::Failed);
+    for _ in 0..2 {
+        assert_eq!(recall(&mut questions, &hashes(1, 8), Duration::from_millis(20)), Progress::Failed);
+    }
+    assert_eq!(questions.recall(&hashes(1, 8), BOUND), None, "it is left alone for a while");
+    assert!(questions.trouble().unwrap().contains("no answer in time"), "{:?}", questions.trouble());
+    let mut questions = machine.questions();
+    let waits = questions.recall(&hashes(1, 8), Duration::from_secs(3000)).unwrap();
+    drop(relay);
+    let end = answer(&mut questions, waits);
+    assert!(matches!(end, Progress::Failed | Progress::Done(0)), "the relay has ended: {end:?}");
+}
+
+#[test]
+fn only_engines_of_the_domain_may_ask() {
+    let dir = Dir::new();
+    let machine = Machine::new(&dir, "a.sock");
+    let token = dir.path().join("token");
+    std::fs::write(&token, "0123456789abcdef0123456789abcdef").unwrap();
+    std::fs::set_permissions(&token, PermissionsExt::from_mode(0o600)).unwrap();
+    let access = format!("uids = [1]\ntokens = [\"{}\"]", token.display());
+    let uids = format!("uids = [{}]", rustix::process::geteuid().as_raw());
+    let config = machine.configuration(&dir, "", |text| {
+        // Only in the table of adapters.
+        let (head, adapters) = text.split_once("[adapters]").unwrap();
+        format!("{head}[adapters]{}", adapters.replace(&uids, &access))
+    });
+    let relay = Relay::start(config).unwrap();
+    until_served(relay.listen(), 1);
+    let mut questions = machine.questions();
+    // The refusal may come before the question is sent.
+    let refused = questions.recall(&hashes(1, 8), BOUND);
+    assert!(refused.is_none_or(|question| answer(&mut questions, question) == Progress::Failed));
+    assert!(questions.trouble().unwrap().contains("uids of the relay's [adapters]"), "{:?}", questions.trouble());
+    let enter = |token: &[u8]| {
+        let socket = Socket::connect(&machine.socket).unwrap();
+        let token = Some(kvtide_wire::hello::Token::new(token).unwrap());
+        socket.send(&AskHello { fingerprint: [9; 32], token }.encode(), &[]).unwrap();
+        heard(&socket)
+    };
+    assert!(matches!(enter(b"0123456789abcdef0123456789abcdef"), FromRelay::Welcome(_)));
+    let FromRelay::Disconnect(Disconnect { text, .. }) = enter(b"1123456789abcdef0123456789abcdef") else {
+        panic!("an unknown token")
+    };
+    assert!(text.contains("unknown token"), "{text}");
+    // A space that stays on its machine has nothing to ask, and neither has one of a daemon that names no relay.
+    assert!(attach_local(machine.daemon.socket()).relay().unwrap().is_none());
+    let silent = daemon(&with_relays("a"));
+    assert!(attach(silent.socket(), 1, 0, 8).0.relay().unwrap().is_none());
+}
+
+fn attach_local(socket: &Path) -> Client {
+    let (name, planes) = ("local".into(), vec![Plane::full(4096)]);
+    let spec = SpaceSpec { name, fingerprint: [7; 32], page_tokens: 16, planes, shards: 1, shard: 0 };
+    Client::attach(Options { local: true, ..Options::new(socket.into(), spec, vec![0]) }).unwrap()
+}
+
+/// What breaks the protocol ends its own connection, with the reason.
+#[test]
+fn messages_that_make_no_sense_end_their_connection() {
+    let dir = Dir::new();
+    let machine = Machine::new(&dir, "a.sock");
+    let _relay = machine.relay(&dir, "");
+    let hello = AskHello { fingerprint: [9; 32], token: None }.encode().to_vec();
+    let ask = |id, more| Ask { id, what: What::Recall, wait_ms: 1, more, hashes: vec![1; 1000] }.encode().unwrap();
+    let note = Note { hashes: vec![1], tokens: vec![2; 16], adapter: String::new() }.encode().unwrap();
+    let too_long = vec![ask(1, true); 140];
+    let cases: [(Vec<Vec<u8>>, &str); 6] = [
+        (vec![b"nonsense".to_vec()], "magic"),
+        (vec![vec![0; 2 * MESSAGE_MAX]], "magic"),
+        (vec![ask(1, false)], "who asks"),
+        (vec![hello.clone(), note.clone(), hello.clone()], "twice"),
+        (vec![hello.clone(), ask(1, true), ask(2, false)], "question 2 begins before question 1"),
+        ([vec![hello.clone()], too_long].concat(), "more than 131072 hashes"),
+    ];
+    for (messages, part) in cases {
+        let socket = Socket::connect(&machine.socket).unwrap();
+        // A socket that the relay has not emptied yet is full, and one that it has closed takes no more.
+        let deadline = Instant::now() + BOUND;
+        for message in messages {
+            while socket.send(&message, &[]).is_err_and(|error| error.is_full()) {
+                assert!(Instant::now() < deadline, "{part}: the relay does not read");
+            }
+        }
+        loop {
+            match heard(&socket) {
+                FromRelay::Disconnect(end) => {
+                    assert!(end.text.contains(part), "{part}: {}", end.text);
+                    break;
+                }
+                FromRelay::Welcome(_) | FromRelay::Answer(_) => {}
+            }
+        }
+    }
+    assert!(ToRelay::decode(&note).is_ok(), "a note to a relay without KV events is ignored");
+    assert_eq!(recall(&mut machine.questions(), &hashes(1, 8), BOUND), Progress::Done(0));
+}
