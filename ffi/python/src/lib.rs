@@ -12,6 +12,7 @@ mod error;
 mod host;
 mod lane;
 mod options;
+mod relay;
 mod session;
 
 use pyo3::prelude::*;
@@ -28,6 +29,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<blocks::Lease>()?;
     module.add_class::<blocks::CopyResult>()?;
     module.add_class::<blocks::Completion>()?;
+    module.add_class::<relay::Relay>()?;
+    module.add_class::<relay::Answer>()?;
     module.add_class::<lane::Lane>()?;
     module.add_class::<lane::Pass>()?;
     module.add_class::<attention::PagedAttention>()?;

@@ -7,6 +7,7 @@ use crate::{
     error::{self, raise},
     lane::Lane,
     options::Given,
+    relay,
 };
 use kvtide_client::{Client, Owner};
 use kvtide_wire::status::Status;
@@ -109,6 +110,11 @@ impl Session {
         set("sample_checked", s.sample_checked)?;
         set("sample_failed", s.sample_failed)?;
         Ok(dict)
+    }
+
+    /// Return a connection to the relay that the daemon names.
+    fn relay(&self) -> PyResult<Option<relay::Relay>> {
+        relay::open(&self.client)
     }
 
     /// Identity of the last engine of this name with another fingerprint, if only that fingerprint has blocks.

@@ -97,9 +97,11 @@ pub fn install(python: &venv::Python) -> Result<PathBuf, Error> {
     Ok(wheel)
 }
 
-/// Return the release build of the daemon; build it if necessary.
+/// Return the release build of the daemon; build it, and the relay beside it, if necessary.
 pub fn daemon() -> Result<PathBuf, Error> {
     run(cargo().args(["build", "--release", "--locked", "--bin", "kvtided"]))?;
+    // On its own: a dependency of the relay turns features on that the daemon does not need.
+    run(cargo().args(["build", "--release", "--locked", "-p", "kvtide-relay"]))?;
     let daemon = target().join("release/kvtided");
     daemon.canonicalize().map_err(started("find", &daemon))
 }

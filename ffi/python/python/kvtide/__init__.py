@@ -25,6 +25,7 @@ from typing import Literal
 
 from . import _native
 from ._native import (
+    Answer,
     Batch,
     Channel,
     Completion,
@@ -38,6 +39,7 @@ from ._native import (
     Pass,
     Pin,
     PlaneLayout,
+    Relay,
     Session,
     __version__,
 )
@@ -45,6 +47,7 @@ from .blocks import Level, Piece
 from .errors import Error
 
 __all__ = [
+    "Answer",
     "Batch",
     "Channel",
     "Completion",
@@ -63,6 +66,7 @@ __all__ = [
     "Pin",
     "Plane",
     "PlaneLayout",
+    "Relay",
     "Session",
     "Space",
     "__version__",

@@ -7,6 +7,7 @@ from .blocks import Level
 from .errors import Error
 
 __all__ = [
+    "Answer",
     "Attention",
     "Batch",
     "SCORE_HEAD",
@@ -26,6 +27,7 @@ __all__ = [
     "Pin",
     "PageKernels",
     "PlaneLayout",
+    "Relay",
     "Session",
     "__version__",
     "attach",
@@ -440,6 +442,47 @@ class Channel:
     def __exit__(self, *_raised: type[BaseException] | BaseException | TracebackType | None) -> None: ...
 
 @final
+class Answer:
+    """How far a question to a relay is."""
+
+    @property
+    def ended(self) -> bool:
+        """True: nothing more comes, and the question is forgotten."""
+    @property
+    def blocks(self) -> int | None:
+        """Of a recall: blocks of the prefix that the daemon has. Of a share: blocks that the store has. Before the end: blocks that are
+        expected. None: not known, or no answer came in time."""
+    @property
+    def within(self) -> float | None:
+        """Before the end: seconds in which the blocks are expected, if the relay can tell."""
+
+@final
+class Relay:
+    """A connection to the relay that shares blocks between machines; `Session.relay` opens it.
+
+    A relay may hang or be absent: no call waits for it, except `poll` as long as it was told. After failures in a row it is left alone
+    for a while that doubles up to 30 seconds. One thread at a time."""
+
+    def recall(self, hashes: bytes | Sequence[bytes], *, wait: float) -> int | None:
+        """Ask to bring a prefix in from the store: `hashes` are those of its blocks, from the first on, 16 bytes each. Return the number of
+        the question, which `poll` answers within `wait` seconds. None: the relay cannot be asked now (`trouble`)."""
+    def share(self, hashes: bytes | Sequence[bytes], *, wait: float) -> int | None:
+        """Ask to copy a cached prefix out to the store. The answer comes when the store has it. Otherwise as `recall`."""
+    def poll(self, question: int, *, timeout: float = 0.0) -> Answer:
+        """Return how far a question is, after at most `timeout` seconds."""
+    def forget(self, question: int) -> None:
+        """Forget a question: its answer is not needed any more."""
+    @property
+    def wants_notes(self) -> bool:
+        """True if the relay publishes KV events and needs the tokens of blocks, as far as is known."""
+    def note(self, hashes: bytes | Sequence[bytes], tokens: Sequence[int], adapter: str = "") -> bool:
+        """Tell the tokens of blocks, as many as a page has for each hash, from which routers recognize prompts. `adapter`: name of the
+        adapter (LoRA) with which they were computed. Return whether they were sent, or the relay needs none."""
+    @property
+    def trouble(self) -> str | None:
+        """Why the relay cannot be asked now; None if nothing is known to be wrong."""
+
+@final
 class Session:
     """A session with the daemon; `kvtide.attach` opens it. A context manager that ends it. Its memory lives until the last tensor,
     channel and lane that uses it is gone."""
@@ -456,6 +499,9 @@ class Session:
         alive."""
     def stats(self) -> dict[str, int]:
         """Return counts since the attach."""
+    def relay(self) -> Relay | None:
+        """Return a connection to the relay that the daemon names, for questions about this space. None: it names none
+        (`relay_socket` in its configuration), or the space stays on this machine. It connects with its first question."""
     @property
     def other_identity(self) -> str | None:
         """Identity of the last engine of this space name with another fingerprint. None if this fingerprint had blocks at the attach,

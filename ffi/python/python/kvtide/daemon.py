@@ -59,7 +59,8 @@ class PrivateDaemon:
     """`kvtided` with its own directory and socket, for the duration of the `with` block or of this process.
 
     `host_bytes` is the capacity of its host tier; spaces get it in slabs of `slab_bytes`. `config` is TOML for all other settings,
-    as in configs/kvtided.toml. `socket` is the path to attach to, `directory` has the log.
+    as in configs/kvtided.toml. `socket` is the path to attach to, `directory` has the log. `relay`: it names a relay to its engines,
+    which a `PrivateRelay` then is.
 
     >>> import kvtide
     >>> with PrivateDaemon(64 << 20) as daemon:
@@ -78,10 +79,15 @@ class PrivateDaemon:
         slab_bytes: int | None = None,
         program: str | os.PathLike[str] | None = None,
         config: str = "",
+        relay: bool = False,
     ) -> None:
         found = find_kvtided(program)
         self.directory = Path(tempfile.mkdtemp(prefix="kvtide-"))
         self.socket = self.directory / "kvtide.sock"
+        self.relay_socket = self.directory / "relay.sock"
+        if relay:
+            uid = os.geteuid()
+            config += f'\n[[domains]]\nname = "private"\nuids = [{uid}]\nrelay_uids = [{uid}]\nrelay_socket = "{self.relay_socket}"\n'
         toml = self.directory / "kvtided.toml"
         toml.write_text(config)
         command = [str(found), "--config", str(toml), "--dir", str(self.directory), "--remove-dir", "--http", ""]
@@ -163,6 +169,64 @@ class PrivateDaemon:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def __enter__(self) -> PrivateDaemon:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class PrivateRelay:
+    """`kvtide-relay` of a `PrivateDaemon` with `relay`, for the duration of the `with` block. The program is beside `kvtided`.
+
+    `store` is the URL of a store that relays have in common, as in configs/relay.toml, or a directory. `key` is their shared key, 32
+    bytes. `config` is TOML for all other settings. It starts at once, and answers engines shortly after they have attached.
+    """
+
+    def __init__(
+        self,
+        daemon: PrivateDaemon,
+        store: str | Path,
+        *,
+        key: bytes = bytes(32),
+        config: str = "",
+        program: str | os.PathLike[str] | None = None,
+    ) -> None:
+        found = find_kvtided(program).with_name("kvtide-relay")
+        if not os.access(found, os.X_OK):
+            raise DaemonError(f"{found} is missing. Build it: cargo build --release -p kvtide-relay")
+        self._log = daemon.directory / "relay.log"
+        secret, toml = daemon.directory / "relay.key", daemon.directory / "relay.toml"
+        secret.touch(mode=0o600)
+        secret.write_text(key.hex())
+        url = f"file://{store}" if isinstance(store, Path) else store
+        toml.write_text(
+            f'[daemon]\nsocket = "{daemon.socket}"\n[domain]\nname = "private"\nshared_key_file = "{secret}"\n'
+            f'[adapters]\nsocket = "{daemon.relay_socket}"\nuids = [{os.geteuid()}]\n[http]\nlisten = "127.0.0.1:0"\n'
+            f'[store]\nurl = "{url}"\n{config}'
+        )
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen([found, "--config", toml], stdin=subprocess.DEVNULL, stderr=log, start_new_session=True)
+
+    @property
+    def pid(self) -> int:
+        """Return the process id."""
+        return self._process.pid
+
+    def log(self) -> str:
+        """Return the end of the relay's log."""
+        try:
+            return self._log.read_text(errors="replace")[-LOG_SHOWN:]
+        except FileNotFoundError:
+            return ""
+
+    def close(self) -> None:
+        """End the relay. Killing it is enough: it keeps nothing that must be written."""
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> PrivateRelay:
         return self
 
     def __exit__(

@@ -16,10 +16,11 @@ _warned: set[str] = set()
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """Limits in a request's `kv_transfer_params`, in tokens. None: no limit."""
+    """Limits in a request's `kv_transfer_params`, in tokens; None: no limit. And whether other machines wait for its prefix."""
 
     load_tokens: int | None = None
     store_tokens: int | None = None
+    share: bool = False
 
     @classmethod
     def of(cls, params: Any) -> RequestLimits:
@@ -29,7 +30,11 @@ class RequestLimits:
         if not isinstance(params, Mapping):
             _warn("kv_transfer_params", params, "a mapping")
             return cls()
-        return cls(_tokens(params, "max_load_tokens"), _tokens(params, "max_offload_tokens"))
+        share = params.get("share", False)
+        if type(share) is not bool:
+            _warn("share", share, "true or false")
+            share = False
+        return cls(_tokens(params, "max_load_tokens"), _tokens(params, "max_offload_tokens"), share)
 
 
 def _tokens(params: Mapping[str, Any], key: str) -> int | None:

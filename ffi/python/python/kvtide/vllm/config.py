@@ -42,7 +42,7 @@ class ConnectorConfig(AdapterConfig):
 
     WHERE = "kv_connector_extra_config"
     CHOICES = {"staging": ("auto", "always")}
-    ZERO_ALLOWED = ("min_hit_tokens", "store_threshold")
+    ZERO_ALLOWED = ("min_hit_tokens", "store_threshold", "remote_timeout_s")
     REPLACED: ClassVar[Mapping[str, str]] = OFFLOADING_KEYS
 
     #: Shorter cached prefixes, beyond vLLM's own hit, are computed and not loaded. Tokens; 0: load every full block.
@@ -53,6 +53,8 @@ class ConnectorConfig(AdapterConfig):
     lookup_timeout_s: float = 0.02
     #: Time that a request waits for an answer, over all steps. Then it is a miss.
     lookup_max_s: float = 0.5
+    #: Time that a request waits for a prefix of another machine, if the daemon names a relay. 0: no relay is asked.
+    remote_timeout_s: float = 2.0
     #: Limit of a load. Then its blocks are computed.
     load_timeout_s: float = 10.0
     #: Limit of a store. Then its blocks are not cached.

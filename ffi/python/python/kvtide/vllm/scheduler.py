@@ -17,6 +17,7 @@ from .hashes import HASH_BYTES, Keys, named_epoch, new_epoch
 from .lora import LoraDigests
 from .metadata import Ended, Geometry, LoadJob, StepMetadata, StoreJob, WorkerMetadata
 from .reconnect import Connection
+from .remote import Recall, Remote
 from .stats import Counts
 from .worker import space
 
@@ -85,6 +86,12 @@ class Tracked:
     loading: int = 0
     #: Time until which the request waits for an answer; 0: no lookup is pending.
     wait_until: float = 0.0
+    #: Question to the relay that it waits for, and whether the relay was asked.
+    recall: Recall | None = None
+    recalled: bool = False
+    #: Number of running store jobs, and whether the request has ended.
+    storing: int = 0
+    ended: bool = False
     #: One of its loads failed. It is computed and not looked up again; otherwise the same failure could repeat without end.
     failed: bool = False
 
@@ -133,10 +140,15 @@ class SchedulerHalf:
         self._world = int(vllm_config.parallel_config.world_size)
         self.stats = Counts.of(vllm_config, "scheduler")
         self._connection: Connection | None = None
+        self._remote: Remote | None = None
+        #: The last step computed nothing.
+        self._idle = True
         self._geometry: Geometry | None = None
         self._manager: Any = None
         self._pool: Any = None
         self._epoch = named_epoch(config.epoch)
+        #: The epoch is random, so that no other engine has, or can use, blocks of it.
+        self._alone = False
         self._lora = LoraDigests()
         self._tracked: dict[str, Tracked] = {}
         self._step = StepMetadata()
@@ -180,6 +192,7 @@ class SchedulerHalf:
         logger.info("kvtide: fingerprint %s of %r", first.fingerprint.hex()[:16], name)
         logger.debug("kvtide: its parts: %s", readable)
         self._connection = Connection("the scheduler", self._attach, self._config.retry_max_s, self.stats)
+        self._remote = Remote(self._connection, self._config.remote_timeout_s, self.stats)
         self._connection.start()
 
     def _attach(self) -> Session:
@@ -223,9 +236,21 @@ class SchedulerHalf:
     def _matched(self, tracked: Tracked, request: Any, computed: int) -> tuple[int, bool]:
         """Do the same for a request that may be looked up. Raise _Late if there is no answer yet."""
         assert tracked.keys is not None
-        if tracked.held is not None and (tracked.computed, tracked.held.until > time.monotonic()) == (computed, True):
+        if tracked.recall is not None:
+            assert self._remote is not None
+            if self._remote.waits(tracked.recall, self._idle):
+                raise _Late
+            tracked.recall = None
+        elif tracked.held is not None and (tracked.computed, tracked.held.until > time.monotonic()) == (computed, True):
             return self._promise(tracked)
-        self._let_go(tracked.give_up())
+        before = tracked.give_up()
+        try:
+            return self._looked_up(tracked, request, computed)
+        finally:
+            self._let_go(before)
+
+    def _looked_up(self, tracked: Tracked, request: Any, computed: int) -> tuple[int, bool]:
+        assert tracked.keys is not None
         tracked.keys.extend(tracked.hashes, request.block_hashes, self._hashes_a_block)
         tracked.local, tracked.computed = computed // self._page_tokens, computed
         found = self._look_up(tracked)
@@ -233,9 +258,12 @@ class SchedulerHalf:
         if not self._role.loads or request.skip_reading_prefix_cache or computed % self._unit_tokens:
             return 0, False
         # The last token is always computed, because its output is needed.
-        hit = min(found - self._groups.drafts, (request.num_tokens - 1) // self._page_tokens)
+        most = (request.num_tokens - 1) // self._page_tokens
         if tracked.limits.load_tokens is not None:
-            hit = min(hit, (computed + tracked.limits.load_tokens) // self._page_tokens)
+            most = min(most, (computed + tracked.limits.load_tokens) // self._page_tokens)
+        if self._recall(tracked, found, min(most + self._groups.drafts, len(tracked.hashes) // HASH_BYTES)):
+            raise _Late
+        hit = min(found - self._groups.drafts, most)
         tokens = hit * self._page_tokens - computed
         if tokens <= 0:
             return 0, False
@@ -243,6 +271,24 @@ class SchedulerHalf:
             self.stats.add("hits_too_short")
             return 0, False
         return self._promise(tracked) if self._lease(tracked, hit) else (0, False)
+
+    def _recall(self, tracked: Tracked, found: int, most: int) -> bool:
+        """Ask the relay for the blocks behind the first `found`, if up to `most` could be loaded. Return whether the request waits.
+
+        The blocks that were found stay leased meanwhile.
+        """
+        more = (most - max(found, tracked.local)) * self._page_tokens
+        if self._remote is None or self._alone or tracked.recalled or more < max(1, self._config.min_hit_tokens):
+            return False
+        tracked.recalled = True
+        tracked.recall = self._remote.recall(tracked.hashes[: most * HASH_BYTES], found)
+        if tracked.recall is None:
+            return False
+        tracked.wait_until = 0.0  # the next lookup has a time of its own
+        if found > tracked.local:
+            self._lease(tracked, found)
+            tracked.hit = 0  # not promised
+        return True
 
     def _promise(self, tracked: Tracked) -> tuple[int, bool]:
         # Between steps: otherwise, if an earlier load failed, vLLM's own cache would have later blocks under their hashes for a
@@ -369,8 +415,10 @@ class SchedulerHalf:
                 self._store(tracked, tracked.request.num_computed_tokens + tokens)
         if self._undropped:
             self._undropped = [held for held in self._undropped if not held.drop()]
+        if self._remote is not None:
+            self._remote.step()
         step, self._step = self._step, StepMetadata()
-        step.idle = not scheduled
+        step.idle = self._idle = not scheduled
         return step
 
     def _store(self, tracked: Tracked, tokens: int) -> int:
@@ -434,10 +482,26 @@ class SchedulerHalf:
         parent = tracked.key(first - 1) if first else None
         ids = [block.block_id for block in held]
         self._step.stores.append(StoreJob(job, first, parent, hashes, ids))
+        tracked.storing += 1
+        self._note(tracked, first, count, hashes)
         self._stored_bytes += size
         self._held_blocks += len(held)
         self._storing.update(each)
         tracked.next_store += count
+
+    def _note(self, tracked: Tracked, first: int, count: int, hashes: bytes) -> None:
+        """Tell the relay the tokens of `count` blocks, if it publishes KV events."""
+        if self._remote is None or self._alone or not self._remote.wants_notes():
+            return
+        tokens = tracked.request.all_token_ids[first * self._page_tokens : (first + count) * self._page_tokens]
+        adapter = tracked.request.lora_request
+        self._remote.note(hashes, list(tokens), "" if adapter is None else adapter.lora_name)
+
+    def _share(self, tracked: Tracked) -> None:
+        """Share the prefix of a request that asked for it, once all of it is stored."""
+        if tracked.limits.share and tracked.ended and tracked.storing == 0 and tracked.next_store and self._remote is not None:
+            if not self._alone and tracked.keys is not None:
+                self._remote.share(bytes(tracked.hashes[: tracked.next_store * HASH_BYTES]))
 
     def _room(self) -> int:
         """Return the number of blocks that stores may still hold."""
@@ -477,8 +541,12 @@ class SchedulerHalf:
         self._held_blocks -= len(store.blocks)
         self._stored_bytes -= store.size
         self._storing.difference_update(store.hashes)
-        if store.workers.failed is not None and store.tracked is not None:
+        assert store.tracked is not None
+        store.tracked.storing -= 1
+        if store.workers.failed is not None:
             store.tracked.over = True  # later blocks would lack their parent
+            store.tracked.next_store = min(store.tracked.next_store, store.first + store.workers.failed)
+        self._share(store.tracked)
 
     def finished(self, request: Any) -> None:
         """Store the last blocks of a finished request. vLLM still has its blocks."""
@@ -486,9 +554,13 @@ class SchedulerHalf:
         if tracked is None:
             return
         self._let_go(tracked.give_up())
+        if tracked.recall is not None and self._remote is not None:
+            self._remote.forget(tracked.recall)
         # After a failed or unfinished load the contents of its blocks are unknown, so nothing is stored.
         if tracked.loading == 0 and not tracked.over and not tracked.failed and (left := self._store(tracked, request.num_computed_tokens)):
             self.stats.add("blocks_store_skipped", left)
+        tracked.ended = True
+        self._share(tracked)
 
     def pending(self) -> bool:
         """Return whether stores hold blocks. The engine must then keep stepping until they are freed."""
@@ -505,7 +577,7 @@ class SchedulerHalf:
         Return False if vLLM's blocks are in use, because vLLM's own cache was then not reset just before. Nothing is found or
         stored until a reset succeeds: new blocks could depend on blocks from before the reset.
         """
-        self._epoch = new_epoch()
+        self._epoch, self._alone = new_epoch(), True
         for tracked in self._tracked.values():
             self._let_go(tracked.give_up())
             tracked.over = True  # at least part of its KV belongs to the old epoch

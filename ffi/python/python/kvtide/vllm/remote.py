@@ -1,0 +1,135 @@
+"""Prefixes of other machines: ask the relay for them, share with it, tell it the tokens of blocks. No call waits for the relay."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .. import Relay, Session
+from ..errors import Error
+from .hashes import HASH_BYTES
+from .reconnect import Connection
+from .stats import Counts
+
+logger = logging.getLogger(f"vllm.{__name__}")
+
+#: Time that a step without other work waits for an answer, in seconds. Otherwise an idle scheduler would ask without a pause.
+IDLE_WAIT_S = 0.002
+#: Time for sharing a prefix. Nobody waits for it.
+SHARE_S = 60.0
+
+
+@dataclass
+class Recall:
+    """A question to the relay whose request waits."""
+
+    question: int
+    #: Blocks of the prefix that the daemon had.
+    found: int
+    until: float
+    since: float = field(default_factory=time.monotonic)
+
+
+class Remote:
+    """The relay of the scheduler's session, if the daemon names one. All calls come from the scheduler's thread."""
+
+    def __init__(self, connection: Connection, timeout_s: float, stats: Counts) -> None:
+        self._connection = connection
+        self._timeout_s = timeout_s
+        self._stats = stats
+        self._session: Session | None = None
+        self._relay: Relay | None = None
+        self._logged = ""
+        #: Questions about shared prefixes.
+        self._shares: list[int] = []
+
+    def _found(self) -> Relay | None:
+        """Return the relay of the session that exists now."""
+        attached = self._connection.attached(0)
+        if attached is None:
+            return None
+        session = attached[0]
+        if session is not self._session:
+            self._session, self._relay, self._shares = session, None, []
+            try:
+                self._relay = session.relay()
+            except Error as error:
+                logger.warning("kvtide: the relay is not asked: %s", error)
+        return self._relay
+
+    def _log(self, relay: Relay) -> None:
+        """Log why the relay cannot be asked, once for each reason."""
+        trouble = relay.trouble or ""
+        if trouble and trouble != self._logged:
+            logger.warning("kvtide: %s; continuing without prefixes of other machines", trouble)
+            self._logged = trouble
+
+    def recall(self, hashes: bytes | bytearray, found: int) -> Recall | None:
+        """Ask for a prefix of which the daemon has the first `found` blocks. None: the request need not wait."""
+        relay = self._found() if self._timeout_s > 0 else None
+        if relay is None:
+            return None
+        question = relay.recall(bytes(hashes), wait=self._timeout_s)
+        if question is None:
+            self._log(relay)
+            self._stats.add("recalls_refused")
+            return None
+        self._stats.add("recalls")
+        return Recall(question, found, time.monotonic() + self._timeout_s)
+
+    def waits(self, recall: Recall, idle: bool) -> bool:
+        """Return whether the request must wait longer. `idle`: the scheduler has nothing else to do."""
+        relay, now = self._found(), time.monotonic()
+        if relay is None:
+            return False
+        answer = relay.poll(recall.question, timeout=IDLE_WAIT_S if idle else 0.0)
+        if not answer.ended:
+            nothing = answer.blocks is not None and answer.blocks <= recall.found
+            late = answer.within is not None and now + answer.within > recall.until
+            if not nothing and not late:
+                return True
+            relay.forget(recall.question)
+        self._stats.add("recall_seconds", now - recall.since)
+        if answer.ended and answer.blocks is not None:
+            self._stats.add("recalled_blocks", max(0, answer.blocks - recall.found))
+        else:
+            self._stats.add("recalls_late")
+            self._log(relay)
+        return False
+
+    def forget(self, recall: Recall) -> None:
+        """Forget a question: its request has ended."""
+        if (relay := self._found()) is not None:
+            relay.forget(recall.question)
+
+    def share(self, hashes: bytes) -> None:
+        """Have a cached prefix copied to the store."""
+        relay = self._found()
+        if relay is None:
+            return
+        question = relay.share(hashes, wait=SHARE_S)
+        if question is None:
+            self._log(relay)
+        else:
+            self._shares.append(question)
+
+    def step(self) -> None:
+        """Take the answers about shared prefixes."""
+        if not self._shares or (relay := self._found()) is None:
+            return
+        answers = [(question, relay.poll(question)) for question in self._shares]
+        self._shares = [question for question, answer in answers if not answer.ended]
+        self._stats.add("blocks_shared", sum(answer.blocks or 0 for _, answer in answers if answer.ended))
+
+    def wants_notes(self) -> bool:
+        """Return whether the relay needs the tokens of blocks."""
+        relay = self._found()
+        return relay is not None and relay.wants_notes
+
+    def note(self, hashes: bytes, tokens: Sequence[int], adapter: str) -> None:
+        """Tell the tokens of blocks."""
+        relay = self._found()
+        if relay is not None and not relay.note(hashes, tokens, adapter):
+            self._stats.add("notes_lost", len(hashes) // HASH_BYTES)

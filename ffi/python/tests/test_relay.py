@@ -1,0 +1,103 @@
+"""Questions to a relay: two daemons that share a prefix through a directory."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import kvtide
+from kvtide.daemon import PrivateDaemon, PrivateRelay
+from conftest import PAGE_TOKENS, space
+
+BLOCKS = 8
+PAGE = 4096
+#: Time that no answer takes.
+BOUND = 60.0
+
+
+class Machine:
+    """A daemon that names its relay, and an engine with blocks of its own."""
+
+    def __init__(self) -> None:
+        self.daemon = PrivateDaemon(64 << 20, slab_bytes=4 << 20, relay=True)
+        # Two planes of one page each.
+        self.memory = ctypes.create_string_buffer(2 * BLOCKS * PAGE)
+        self.session = kvtide.attach(self.daemon.socket, space("relayed"))
+        at = ctypes.addressof(self.memory)
+        pieces = [(plane, 0, at + plane * BLOCKS * PAGE, PAGE, PAGE) for plane in range(2)]
+        self.session.set_blocks(BLOCKS, pieces, keep=self.memory)
+        self.channel = self.session.channel()
+
+    def close(self) -> None:
+        self.session.detach()
+        self.daemon.close()
+
+
+@pytest.fixture
+def machines() -> Iterator[list[Machine]]:
+    both = [Machine(), Machine()]
+    yield both
+    for machine in both:
+        machine.close()
+
+
+def ended(relay: kvtide.Relay, question: int | None) -> kvtide.Answer:
+    """Return the answer of a question that was asked."""
+    assert question is not None, relay.trouble
+    while not (answer := relay.poll(question, timeout=BOUND)).ended:
+        pass
+    return answer
+
+
+def ask_until(relay: kvtide.Relay, hashes: list[bytes]) -> None:
+    """Share a prefix, once the relay is there and knows the space."""
+    deadline = time.monotonic() + BOUND
+    while True:
+        question = relay.share(hashes, wait=BOUND)
+        if question is not None and ended(relay, question).blocks == len(hashes):
+            return
+        assert time.monotonic() < deadline, relay.trouble
+
+
+def test_a_prefix_is_shared_and_recalled(machines: list[Machine], tmp_path: Path) -> None:
+    first, second = machines
+    hashes = [bytes([i + 1] * 16) for i in range(BLOCKS)]
+    for i in range(BLOCKS * 2 * PAGE // 64):
+        first.memory[i * 64] = i % 251 + 1
+    first.channel.store(0, None, hashes, list(range(BLOCKS)), level=kvtide.Level.PUBLISHED)
+    there, here = first.session.relay(), second.session.relay()
+    assert there is not None and here is not None
+    with PrivateRelay(first.daemon, tmp_path), PrivateRelay(second.daemon, tmp_path):
+        ask_until(there, hashes)
+        deadline = time.monotonic() + BOUND
+        while True:
+            question = here.recall(b"".join(hashes), wait=BOUND)
+            if question is not None and ended(here, question).blocks == BLOCKS:
+                break
+            assert time.monotonic() < deadline, here.trouble
+        assert second.channel.lookup(hashes).blocks == BLOCKS
+        with second.channel.lease(hashes[-1], BLOCKS, 60.0) as lease:
+            assert second.channel.load(lease, 0, list(range(BLOCKS))).failed == []
+        assert second.memory.raw == first.memory.raw
+        # An answer is given once.
+        assert repr(here.poll(question)) == "Answer(ended=True, blocks=None, within=None)"
+        assert not here.wants_notes
+        assert here.note(hashes, [7] * (BLOCKS * PAGE_TOKENS), "adapter")
+        with pytest.raises(ValueError, match="127 tokens for 8 blocks of 16 tokens"):
+            here.note(hashes, [7] * 127)
+        with pytest.raises(ValueError, match="all zeroes"):
+            here.recall([bytes(16)], wait=1.0)
+
+
+def test_a_relay_that_is_not_there_costs_nothing(machines: list[Machine]) -> None:
+    relay = machines[0].session.relay()
+    assert relay is not None and relay.trouble is None
+    assert relay.recall([bytes([1] * 16)], wait=BOUND) is None
+    assert relay.trouble is not None and "relay.sock" in relay.trouble
+    assert not relay.wants_notes and relay.poll(0).blocks is None
+    with kvtide.attach(machines[0].daemon.socket, space("alone", local=True, fingerprint=bytes([5] * 32))) as session:
+        assert session.relay() is None

@@ -1,0 +1,153 @@
+"""Prefixes of other machines: two daemons, each with a relay, and engines that ask."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine import TOKENS, Engine, hashes, request
+from waiting import PATIENCE_S
+
+from kvtide.daemon import PrivateDaemon, PrivateRelay
+from kvtide.vllm.config import ConnectorConfig
+
+
+@pytest.fixture
+def daemons() -> Iterator[list[PrivateDaemon]]:
+    """Two daemons that name a relay."""
+    with PrivateDaemon(64 << 20, slab_bytes=1 << 20, relay=True) as first:
+        with PrivateDaemon(64 << 20, slab_bytes=1 << 20, relay=True) as second:
+            yield [first, second]
+
+
+def asked(engine: Engine, made: Any, computed: int = 0) -> tuple[int | None, bool]:
+    """Look up a request as vLLM does: again after each None."""
+    deadline = time.monotonic() + PATIENCE_S
+    while (answer := engine.match(made, computed))[0] is None:
+        assert time.monotonic() < deadline, "the request waits without an end"
+    return answer
+
+
+def served(engine: Engine) -> None:
+    """Wait until the engine's relay answers about its space."""
+    remote, deadline = engine.scheduler._remote, time.monotonic() + PATIENCE_S
+    assert remote is not None
+    while True:
+        relay = remote._found()
+        assert relay is not None and time.monotonic() < deadline, relay and relay.trouble
+        question = relay.recall([bytes([9] * 16)], wait=PATIENCE_S)
+        if question is not None and relay.poll(question, timeout=PATIENCE_S).blocks is not None:
+            return
+
+
+def shared(engine: Engine, name: str, text: str, count: int, value: float) -> list[torch.Tensor]:
+    """Compute a prompt, share it, and return its blocks once the store has them."""
+    made = request(name, hashes(text, count), kv_transfer_params={"share": True})
+    engine.prefill(made, value)
+    shown = engine.shown(made, count)
+    engine.finish(made)
+    deadline = time.monotonic() + PATIENCE_S
+    while engine.scheduler.stats.data.get("blocks_shared", 0) < count:
+        engine.step({})
+        assert time.monotonic() < deadline, engine.scheduler.stats.data
+    return shown
+
+
+def test_a_prompt_of_one_machine_is_a_hit_on_another(daemons: list[PrivateDaemon], tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    first, second = Engine(tmp_path, daemons[0].socket, remote_timeout_s=0), Engine(tmp_path, daemons[1].socket, remote_timeout_s=60)
+    with first, second:
+        with PrivateRelay(daemons[0], store):
+            served(first)
+            expected = shared(first, "r", "p", 5, 1.0)
+        # The first machine's relay is gone.
+        with PrivateRelay(daemons[1], store):
+            served(second)
+            made = request("s", hashes("p", 5) + hashes("more", 1))
+            assert second.match(made) == (None, False), "vLLM asks again later"
+            assert asked(second, made) == (5 * TOKENS, True)
+            assert len(second.step({}).loads) == 1
+            assert second.end() == ({"s"}, set(), set())
+            found = second.shown(made, 5)
+            assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+            counts = second.scheduler.stats.data
+            assert (counts["recalls"], counts["recalled_blocks"]) == (1, 5)
+            # What no machine has is asked for once, and then computed.
+            other = request("t", hashes("q", 3))
+            assert asked(second, other) == (0, False)
+            assert asked(second, other) == (0, False)
+            assert counts["recalls"] == 2 and "recalls_late" not in counts
+            # What is here already is not asked for.
+            assert asked(second, request("u", hashes("p", 5))) == (5 * TOKENS, True)
+            assert counts["recalls"] == 2
+
+
+def test_blocks_that_were_found_stay_while_the_request_waits(daemons: list[PrivateDaemon], tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    with Engine(tmp_path, daemons[0].socket, remote_timeout_s=60) as engine, PrivateRelay(daemons[0], store):
+        served(engine)
+        with Engine(tmp_path, daemons[0].socket, remote_timeout_s=0) as other:
+            other.prefill(request("r", hashes("p", 3)), 1.0)
+        longer = request("s", hashes("p", 3) + hashes("more", 5))
+        assert engine.match(longer) == (None, False)
+        tracked = engine.scheduler._tracked["s"]
+        assert tracked.held is not None and tracked.held.lease.in_host == 3 and tracked.hit == 0
+        held = tracked.held
+        assert asked(engine, longer) == (3 * TOKENS, True)
+        assert held.lease.released, "the load has a lease of its own"
+        # Blocks that the request may not load are not asked for.
+        limited = request("t", hashes("p", 3) + hashes("more", 5), kv_transfer_params={"max_load_tokens": 3 * TOKENS})
+        assert engine.match(limited) == (3 * TOKENS, True)
+        # A request that ends while it waits leaves nothing.
+        aborted = request("u", hashes("aborted", 4))
+        assert engine.match(aborted) == (None, False)
+        engine.scheduler.finished(aborted)
+        assert "u" not in engine.scheduler._tracked
+
+
+@pytest.mark.parametrize("relay", ["none", "hangs", "off"])
+def test_a_relay_that_does_not_answer_delays_a_request_by_its_timeout(
+    daemons: list[PrivateDaemon], tmp_path: Path, relay: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    timeout = 0 if relay == "off" else 0.05
+    hung = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if relay == "hangs":
+        hung.bind(str(daemons[0].relay_socket))
+        hung.listen()
+    with hung, Engine(tmp_path, daemons[0].socket, remote_timeout_s=timeout) as engine:
+        for index in range(5):
+            assert asked(engine, request(f"r{index}", hashes(f"p{index}", 3))) == (0, False)
+        counts = engine.scheduler.stats.data
+        found = {name: counts.get(name, 0) for name in ("recalls", "recalls_late", "recalls_refused")}
+        # After three questions without an answer, the relay is left alone for a while.
+        expected = {
+            "none": {"recalls": 0, "recalls_late": 0, "recalls_refused": 5},
+            "hangs": {"recalls": 3, "recalls_late": 3, "recalls_refused": 2},
+            "off": {"recalls": 0, "recalls_late": 0, "recalls_refused": 0},
+        }
+        assert found == expected[relay]
+        warned = [record.message for record in caplog.records if "prefixes of other machines" in record.message]
+        assert len(warned) == (relay != "off"), warned
+        assert all("relay.sock" in line for line in warned)
+
+
+def test_a_random_epoch_asks_nobody(daemons: list[PrivateDaemon], tmp_path: Path) -> None:
+    with Engine(tmp_path, daemons[0].socket) as engine, PrivateRelay(daemons[0], tmp_path):
+        served(engine)
+        assert engine.scheduler.reset()
+        assert asked(engine, request("r", hashes("p", 3))) == (0, False)
+        assert "recalls" not in engine.scheduler.stats.data
+
+
+def test_options() -> None:
+    assert ConnectorConfig.parse({"remote_timeout_s": "250ms"}).remote_timeout_s == 0.25
+    assert ConnectorConfig.parse({"remote_timeout_s": 0}).remote_timeout_s == 0
+    with pytest.raises(ValueError, match="remote_timeout_s"):
+        ConnectorConfig.parse({"remote_timeout_s": -1})
