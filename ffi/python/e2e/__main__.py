@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from . import cases, cases_adapters, cases_faults, cases_paged, cases_server, cases_speed, cases_trace
+from . import cases, cases_adapters, cases_faults, cases_paged, cases_relay, cases_server, cases_speed, cases_trace
 from .kernel import kernel
 from .world import Result, World
 
@@ -28,11 +28,13 @@ CASES: dict[str, Callable[[World], Result]] = {
     "bytes-flipped": cases_faults.bytes_flipped,
     "trace": cases_trace.trace,
     "engine-killed": cases_faults.engine_killed,
+    "relay": cases_relay.relay,
+    "relay-cut": cases_relay.cut,
 }
 #: Cases that run only by name.
 MORE: dict[str, Callable[[World], Result]] = {"trace-small": cases_trace.trace_small}
 #: Cases of `--brief`.
-BRIEF = ("again", "engine-restarted", "hybrid", "daemon-killed", "bytes-flipped", "trace")
+BRIEF = ("again", "engine-restarted", "hybrid", "daemon-killed", "bytes-flipped", "trace", "relay")
 PAGED_BRIEF = ("tier0-small", "preempted")
 #: Cases of `KvtidePaged`.
 PAGED: dict[str, Callable[[World], Result]] = {

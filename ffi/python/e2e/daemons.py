@@ -51,6 +51,8 @@ class Daemon:
     def __init__(self, program: Path, directory: Path, *, host_mib: int, nvme_mib: int, config: str = "") -> None:
         directory.mkdir()
         self._program, self._directory = program, directory
+        #: With these, a `kvtide.daemon.PrivateRelay` can be its relay.
+        self.directory, self.relay_socket = directory, directory / "relay.sock"
         self.socket = directory / "kvtide.sock"
         self.nvme = directory / "nvme"
         with socket.socket() as probe:

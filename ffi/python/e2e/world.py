@@ -7,12 +7,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .chain import BLOCK_TOKENS, usable
 from .daemons import Daemon
 from .engines import Answer, Engine, Forker, Prompt
 from .trace import prompt
+
+if TYPE_CHECKING:
+    from kvtide.daemon import PrivateRelay
 
 #: Options of every engine, with and without the connector.
 OPTIONS: dict[str, Any] = {"block_size": BLOCK_TOKENS, "seed": 0, "max_model_len": 8192}
@@ -108,9 +111,23 @@ class World:
         place = self.directory / f"daemon-{self._daemons}"
         return Daemon(self._kvtided, place, host_mib=host_mib, nvme_mib=nvme_mib, config=config)
 
-    def engine(self, name: str, daemon: Daemon, /, **options: Any) -> Engine:
-        """Start vLLM with the connector on this daemon's socket."""
-        extra = {**PATIENT, "socket": str(daemon.socket), "space": "e2e"}
+    def relayed(self) -> Daemon:
+        """Return a daemon that is not yet started and names a relay. It has no NVMe."""
+        from kvtide.daemon import relay_domain  # noqa: PLC0415 (llama.cpp's environment has no kvtide)
+
+        place = self.directory / f"daemon-{self._daemons + 1}"
+        return self.daemon(nvme_mib=0, config=relay_domain(place / "relay.sock"))
+
+    def relay(self, daemon: Daemon, store: str) -> PrivateRelay:
+        """Start the relay of a daemon. It copies out what is stored."""
+        from kvtide.daemon import PrivateRelay  # noqa: PLC0415
+
+        program = self._kvtided.with_name("kvtide-relay")
+        return PrivateRelay(daemon, store, config='[copy_out]\nwhen = "stored"\n', program=program)
+
+    def engine(self, name: str, daemon: Daemon, /, extra: dict[str, Any] | None = None, **options: Any) -> Engine:
+        """Start vLLM with the connector on this daemon's socket; `extra` are more options of the connector."""
+        extra = {**PATIENT, "socket": str(daemon.socket), "space": "e2e", **(extra or {})}
         # The shortest form: the wheel's entry point registers the connector, and the connector sets the load failure policy.
         transfer = {"kv_connector": "KvtideConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
         return self.forker.start(name, {**self._options, **options, "kv_transfer_config": transfer})

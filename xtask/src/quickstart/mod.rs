@@ -20,7 +20,18 @@ use terminal::{Ran, Terminal};
 const INSTALL: Duration = Duration::from_secs(3600);
 const LIMIT: Duration = Duration::from_secs(1800);
 /// What the documents' commands create outside of the checkout.
-const CREATED: [&str; 4] = ["/tmp/kvtide", "/var/tmp/kvtide", "/tmp/kvtided.log", "/tmp/vllm.log"];
+const CREATED: [&str; 10] = [
+    "/tmp/kvtide",
+    "/tmp/kvtide-a",
+    "/tmp/kvtide-b",
+    "/tmp/kvtide-two",
+    "/var/tmp/kvtide",
+    "/tmp/kvtided.log",
+    "/tmp/relay-a.log",
+    "/tmp/relay-b.log",
+    "/tmp/valkey.log",
+    "/tmp/vllm.log",
+];
 
 /// A document, or a few, and what has to be true after its commands.
 struct Case {
@@ -31,10 +42,16 @@ struct Case {
     check: fn(&[Done], &mut Terminal) -> Result<Value, Error>,
 }
 
-const CASES: [Case; 4] = [
+const CASES: [Case; 5] = [
     Case {
         name: "vllm",
         documents: &[Document { path: "docs/quickstart/vllm.md", section: None }],
+        machine: false,
+        check: a_hit_after_the_restart,
+    },
+    Case {
+        name: "two-machines",
+        documents: &[Document { path: "docs/quickstart/two-machines.md", section: None }],
         machine: false,
         check: a_hit_after_the_restart,
     },

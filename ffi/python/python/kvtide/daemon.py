@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import selectors
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 #: Limits in seconds for the daemon to start listening, and to exit.
 START_S = 30.0
 END_S = 10.0
+#: Interval in seconds between two looks for a line in a log.
+LOOK_S = 0.02
 #: Bytes at the end of the daemon's log that an error shows.
 LOG_SHOWN = 4000
 
@@ -55,6 +60,13 @@ def _stopped(task: Path) -> bool:
         return True
 
 
+def relay_domain(relay_socket: Path) -> str:
+    """Return the part of a daemon's configuration with which this user's processes are engines and relays, and engines ask at
+    `relay_socket`."""
+    uid = os.geteuid()
+    return f'\n[[domains]]\nname = "private"\nuids = [{uid}]\nrelay_uids = [{uid}]\nrelay_socket = "{relay_socket}"\n'
+
+
 class PrivateDaemon:
     """`kvtided` with its own directory and socket, for the duration of the `with` block or of this process.
 
@@ -86,8 +98,7 @@ class PrivateDaemon:
         self.socket = self.directory / "kvtide.sock"
         self.relay_socket = self.directory / "relay.sock"
         if relay:
-            uid = os.geteuid()
-            config += f'\n[[domains]]\nname = "private"\nuids = [{uid}]\nrelay_uids = [{uid}]\nrelay_socket = "{self.relay_socket}"\n'
+            config += relay_domain(self.relay_socket)
         toml = self.directory / "kvtided.toml"
         toml.write_text(config)
         command = [str(found), "--config", str(toml), "--dir", str(self.directory), "--remove-dir", "--http", ""]
@@ -177,6 +188,17 @@ class PrivateDaemon:
         self.close()
 
 
+class _NamesRelay(Protocol):
+    """A daemon that names a relay: where engines find the daemon and the relay, and a directory for the relay's files."""
+
+    @property
+    def directory(self) -> Path: ...
+    @property
+    def socket(self) -> Path: ...
+    @property
+    def relay_socket(self) -> Path: ...
+
+
 class PrivateRelay:
     """`kvtide-relay` of a `PrivateDaemon` with `relay`, for the duration of the `with` block. The program is beside `kvtided`.
 
@@ -186,14 +208,14 @@ class PrivateRelay:
 
     def __init__(
         self,
-        daemon: PrivateDaemon,
+        daemon: _NamesRelay,
         store: str | Path,
         *,
         key: bytes = bytes(32),
         config: str = "",
         program: str | os.PathLike[str] | None = None,
     ) -> None:
-        found = find_kvtided(program).with_name("kvtide-relay")
+        found = Path(program) if program is not None else find_kvtided().with_name("kvtide-relay")
         if not os.access(found, os.X_OK):
             raise DaemonError(f"{found} is missing. Build it: cargo build --release -p kvtide-relay")
         self._log = daemon.directory / "relay.log"
@@ -213,6 +235,21 @@ class PrivateRelay:
     def pid(self) -> int:
         """Return the process id."""
         return self._process.pid
+
+    def metrics(self) -> dict[str, float]:
+        """Return its metrics, each summed over its labels. Raise DaemonError if it does not serve them within `START_S`."""
+        deadline = time.monotonic() + START_S
+        while (match := re.search(r"http://(127\.0\.0\.1:\d+)", self._log.read_text(errors="replace"))) is None:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise DaemonError(f"kvtide-relay does not serve metrics; its log:\n{self.log()}")
+            time.sleep(LOOK_S)
+        found: dict[str, float] = {}
+        with urllib.request.urlopen(f"http://{match[1]}/metrics", timeout=END_S) as answer:
+            for line in answer.read().decode().splitlines():
+                if not line.startswith("#"):
+                    name, value = re.split(r"[{ ]", line, maxsplit=1)[0], line.rsplit(" ", 1)[1]
+                    found[name] = found.get(name, 0.0) + float(value)
+        return found
 
     def log(self) -> str:
         """Return the end of the relay's log."""

@@ -281,7 +281,8 @@ class SchedulerHalf:
         if self._remote is None or self._alone or tracked.recalled or more < max(1, self._config.min_hit_tokens):
             return False
         tracked.recalled = True
-        tracked.recall = self._remote.recall(tracked.hashes[: most * HASH_BYTES], found)
+        # All blocks with a hash: the store has blocks in runs, and a run is found by the hash of its last block.
+        tracked.recall = self._remote.recall(tracked.hashes, found)
         if tracked.recall is None:
             return False
         tracked.wait_until = 0.0  # the next lookup has a time of its own
