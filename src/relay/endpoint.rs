@@ -326,7 +326,7 @@ impl Endpoint {
 /// Return the breaker's view of an error. A full store still answers reads.
 fn outcome(kind: ErrorKind) -> Outcome {
     match kind {
-        ErrorKind::Refused | ErrorKind::NoBucket | ErrorKind::Config => Outcome::Fatal,
+        ErrorKind::Refused | ErrorKind::Clock | ErrorKind::NoBucket | ErrorKind::Config => Outcome::Fatal,
         ErrorKind::Full => Outcome::Success,
         _ => Outcome::Failure,
     }
