@@ -95,6 +95,10 @@ pub struct Store {
 pub struct CopyOut {
     /// When a prefix is copied to the store.
     pub when: When,
+    /// Maximum bytes that are written to the store in a day.
+    pub bytes_per_day: Option<u64>,
+    /// Maximum requests to the store in a day to copy runs there.
+    pub requests_per_day: Option<u64>,
 }
 
 /// When a prefix is copied to the store.
@@ -232,6 +236,8 @@ impl Config {
             ("store.deadline_ms", config.store.deadline_ms, 10..=60_000),
             ("store.in_flight_mib", config.store.in_flight_mib.into(), 1..=65_536),
             ("store.object_kib", config.store.object_kib.unwrap_or(64).into(), 64..=65_536),
+            ("copy_out.bytes_per_day", config.copy_out.bytes_per_day.unwrap_or(1 << 20), 1 << 20..=1 << 60),
+            ("copy_out.requests_per_day", config.copy_out.requests_per_day.unwrap_or(24), 24..=1 << 40),
         ];
         for (key, value, bounds) in bounds {
             if !bounds.contains(&value) {
@@ -338,6 +344,8 @@ mod tests {
             (format!("{LEAST}ttl = 3\n"), vec!["relay.toml", "line 6", "ttl"]),
             (format!("{LEAST}[copy_out]\nwhen = \"often\"\n"), vec!["line 7", "often", "second_use"]),
             (format!("{LEAST}ttl_s = 1\n"), vec!["store.ttl_s = 1", "expected 60"]),
+            (format!("{LEAST}[copy_out]\nbytes_per_day = 7\n"), vec!["copy_out.bytes_per_day = 7", "expected 1048576"]),
+            (format!("{LEAST}[copy_out]\nrequests_per_day = 0\n"), vec!["copy_out.requests_per_day = 0"]),
             (format!("{LEAST}[events]\nreplay = \"5558\"\n"), vec!["line 7", "5558", "tcp://HOST:PORT"]),
             (format!("{LEAST}[events]\npublish = \"tcp://a:0\"\n"), vec!["line 7", "tcp://HOST:PORT"]),
             ("[store]\nurl = \"s3://b\"\n".into(), vec!["missing field `domain`"]),

@@ -141,6 +141,11 @@ impl Endpoint {
         lock(&self.breaker).state()
     }
 
+    /// Return how long the circuit breaker admits no request; `None` if it admits one now.
+    pub fn wait(&self) -> Option<Duration> {
+        lock(&self.breaker).wait(self.now())
+    }
+
     /// Return the text of the last error.
     pub fn last_error(&self) -> Option<String> {
         lock(&self.last_error).clone()

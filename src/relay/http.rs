@@ -3,6 +3,7 @@
 use crate::breaker::BreakerState;
 use crate::error::Error;
 use crate::queue::Recall;
+use crate::space::NotOut;
 use crate::spaces::Spaces as Relay;
 use crate::store::ErrorKind;
 use axum::extract::{DefaultBodyLimit, State};
@@ -184,8 +185,7 @@ fn text(relay: &Relay) -> String {
     for (name, help, counter) in [
         ("blocks_out_total", "Blocks copied to the store.", &own.blocks_out),
         ("blocks_there_total", "Blocks that the store had when they were to be copied.", &own.blocks_there),
-        ("blocks_not_out_total", "Blocks that could not be copied to the store.", &own.blocks_not_out),
-        ("blocks_dropped_total", "Blocks not copied because too many waited.", &own.blocks_dropped),
+        ("blocks_again_total", "Blocks that wait for the store again, as it failed.", &own.blocks_again),
         ("blocks_recalled_total", "Blocks that recalls asked for.", &own.blocks_recalled),
         ("blocks_in_total", "Blocks brought in.", &own.blocks_in),
         ("feed_gaps_total", "Times that the daemon's cache was listed, the first time included.", &own.gaps),
@@ -198,6 +198,19 @@ fn text(relay: &Relay) -> String {
         ("store_written_bytes_total", "Bytes of runs that were written.", &store.bytes_written),
     ] {
         family(name, "counter", help, one(counter));
+    }
+    let not_out = NotOut::ALL.map(|(reason, name)| {
+        (format!("{{reason=\"{name}\"}}"), own.blocks_not_out[reason as usize].load(Ordering::Relaxed))
+    });
+    family("blocks_not_out_total", "counter", "Blocks not copied to the store, by reason.", not_out.to_vec());
+    let (bytes, requests) = relay.shared.spending.left();
+    for (name, help, left) in [
+        ("budget_left_bytes", "Bytes that may be copied to the store now.", bytes),
+        ("budget_left_requests", "Requests that may be sent now to copy runs to the store.", requests),
+    ] {
+        if let Some(left) = left {
+            family(name, "gauge", help, vec![(String::new(), left)]);
+        }
     }
     if let Some(events) = &relay.shared.events {
         let counters = &events.counters;

@@ -13,6 +13,7 @@
 //! | [`run`] | the format of a run; verification of every byte that is read |
 //! | [`store`] | the trait [`Store`](store::Store), its errors, and two implementations |
 //! | [`breaker`] | the circuit breaker, as a function of outcomes and time |
+//! | [`budget`], `spending` | bytes and requests a day, as a function of costs and time; the budget with a clock |
 //! | [`endpoint`] | a store with deadlines, circuit breaker, hedged reads, a bound on bytes in flight, counters |
 //! | [`presence`] | which runs of a prefix a store holds, as a hint that is cached |
 //!
@@ -20,6 +21,7 @@
 //! docs/design/relay.md has the format in bytes and the reasons for the crates used.
 
 pub mod breaker;
+pub mod budget;
 mod chains;
 pub mod config;
 pub mod endpoint;
@@ -33,4 +35,5 @@ pub mod relay;
 pub mod run;
 mod space;
 mod spaces;
+mod spending;
 pub mod store;

@@ -8,6 +8,7 @@ use crate::http;
 use crate::presence::{Presence, PresenceConfig};
 use crate::space::{Counters, Shared};
 use crate::spaces::Spaces;
+use crate::spending::Spending;
 use crate::store::{ObjectStore, Store, ValkeyConfig, ValkeyStore};
 use kvtide_client::{SpaceChange, Watch};
 use kvtide_wire::hello::SpaceOpened;
@@ -68,6 +69,7 @@ impl Relay {
             config.events.as_ref().map(|settings| Events::open(settings, runtime.handle().clone()).map(Arc::new));
         let shared = Shared {
             events: events.transpose()?,
+            spending: Arc::new(Spending::new(&config.copy_out)),
             config: Arc::new(config),
             key,
             endpoint,

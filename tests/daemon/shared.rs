@@ -305,13 +305,66 @@ fn a_store_that_hangs_is_left_alone_and_engines_go_on() {
         load(&mut engine.1, &mut engine.2, prefix, 8);
         assert_eq!(recall(relay.listen(), &hashes(9, 8), BOUND).1, "{\"done\":true,\"blocks\":0}");
     }
-    until_metric(relay.listen(), "blocks_not_out_total", 8);
+    until_metric(relay.listen(), "blocks_again_total", 8);
     let deadline = Instant::now() + BOUND;
     while metric(relay.listen(), "store_in_use") == 1 {
         recall(relay.listen(), &hashes(9, 8), BOUND);
         assert!(Instant::now() < deadline, "the breaker opens");
     }
     assert_eq!(metric(relay.listen(), "blocks_out_total"), 0);
+}
+
+#[test]
+fn what_the_store_did_not_take_is_copied_when_it_is_back_without_another_use() {
+    let dir = Dir::new();
+    let (daemon, mut engine) = machine(40);
+    let relay = relay(&dir, &daemon, "[copy_out]\nwhen = \"stored\"");
+    until_served(relay.listen(), 1);
+    // A file in place of the directory: every write fails.
+    let (place, away) = (dir.path().join("store"), dir.path().join("away"));
+    std::fs::rename(&place, &away).unwrap();
+    std::fs::write(&place, "").unwrap();
+    (1..=5).for_each(|prefix| store(&mut engine.1, &mut engine.2, prefix, 8, Level::Published));
+    until_metric(relay.listen(), "blocks_again_total", 8);
+    let deadline = Instant::now() + BOUND;
+    while metric(relay.listen(), "store_in_use") == 1 {
+        assert!(Instant::now() < deadline, "the breaker opens");
+    }
+    until_metric(relay.listen(), "waiting_runs", 4);
+    std::fs::remove_file(&place).unwrap();
+    std::fs::rename(&away, &place).unwrap();
+    until_metric(relay.listen(), "blocks_out_total", 40);
+    assert_eq!(metric(relay.listen(), "waiting_runs"), 0);
+}
+
+/// The budget begins empty, and one run is admitted into debt.
+#[test]
+fn copies_wait_for_the_budget_of_a_day() {
+    for (budget, left) in [("requests_per_day = 24", "requests"), ("bytes_per_day = 1048576", "bytes")] {
+        let dir = Dir::new();
+        let (daemon, mut engine) = machine(32);
+        let relay = relay(&dir, &daemon, &format!("[copy_out]\nwhen = \"stored\"\n{budget}"));
+        until_served(relay.listen(), 1);
+        (1..=4).for_each(|prefix| store(&mut engine.1, &mut engine.2, prefix, 8, Level::Published));
+        until_metric(relay.listen(), "waiting_runs", 3);
+        until_metric(relay.listen(), "blocks_out_total", 8);
+        assert_eq!(metric(relay.listen(), &format!("budget_left_{left}")), 0, "{budget}");
+        // Time in which the others would be copied.
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(metric(relay.listen(), "blocks_out_total"), 8, "{budget}");
+        assert_eq!(metric(relay.listen(), "waiting_runs"), 3, "{budget}");
+        assert_eq!(metric(relay.listen(), "store_writes_total"), 1, "{budget}");
+        // What comes in is not limited.
+        let (second, mut other) = machine(32);
+        let here = self::relay(&dir, &second, &format!("[copy_out]\n{budget}"));
+        until_served(here.listen(), 1);
+        let brought: u32 = (1..=4)
+            .map(|prefix| recall(here.listen(), &hashes(prefix, 8), BOUND))
+            .filter(|(_, answer)| answer.contains(":8}"))
+            .count() as u32;
+        assert_eq!(brought, 1, "{budget}");
+        assert_eq!((1..=4).map(|prefix| found(&mut other, prefix, 8)).sum::<u32>(), 8);
+    }
 }
 
 /// The daemon ends and comes back, a second model comes and goes: the relay follows.
