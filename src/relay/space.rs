@@ -4,7 +4,7 @@ use crate::budget::Cost;
 use crate::chains::{Chains, Taken, ends, keys_of};
 use crate::config::{Config, When};
 use crate::endpoint::Endpoint;
-use crate::events::{Events, Follower};
+use crate::events::{Events, Follower, NoStream};
 use crate::name::{RunName, SharedKey, SpaceKeys};
 use crate::presence::Presence;
 use crate::queue::{Job, Outgoing, Queue, Recall};
@@ -37,6 +37,8 @@ const NO_MEMORY: &str = "the session's memory is not this process's any more";
 /// Time between two looks whether the space is over, while nothing happens.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// Time between two questions for a stream of KV events that another thread has.
+const STREAM_RETRY: Duration = Duration::from_secs(1);
 /// Times that a run is tried again although the store took others: its object may be the cause.
 const TRIES_MAX: u32 = 3;
 /// Pause after a run that the store did not take, doubled up to a maximum until it takes one.
@@ -299,15 +301,32 @@ impl Inner {
 
     /// Follow the feed, and queue runs to copy by the rules of the configuration.
     fn follow(&self, mut feed: Channel) {
-        let follower = self.shared.events.as_ref().and_then(|events| events.follow(&self.space));
+        let mut follower = None;
+        let mut ask_at = self.shared.events.is_some().then(Instant::now);
         // No number of an event: the first answer is a gap, even if an earlier one was lost on its way.
         let mut next = u64::MAX;
+        let mut has_listed = false;
         while !self.queue.is_over() {
+            if ask_at.is_some_and(|at| Instant::now() >= at)
+                && let Some(events) = &self.shared.events
+            {
+                let followed = events.follow(&self.space);
+                // The thread that has the stream may be ending.
+                ask_at = (followed.as_ref().err() == Some(&NoStream::Taken)).then(|| Instant::now() + STREAM_RETRY);
+                follower = followed.ok();
+                if follower.is_some()
+                    && has_listed
+                    && let Err(error) = self.list(&mut feed, follower.as_ref())
+                {
+                    return tracing::debug!("space {}: cannot list: {error}", self.space.name);
+                }
+            }
             let part = match feed.follow(next, LOOK) {
                 Ok(part) => part,
                 Err(error) => return tracing::debug!("space {}: the feed has ended: {error}", self.space.name),
             };
             next = part.next;
+            has_listed = true;
             // Blocks stored by engines, with their parents, and prefixes that were used.
             let (mut stored, mut used) = (Vec::new(), Vec::new());
             for event in part.events {

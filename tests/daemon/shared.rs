@@ -450,3 +450,28 @@ fn blocks_are_announced_to_routers_once_an_engine_has_told_their_tokens() {
     let off = relay(&dir, &daemon, "");
     assert_eq!(note(off.listen(), &hashes(1, 1), 16).0, 404);
 }
+
+/// Two spaces of one model share a stream: the second one has it when the first has closed.
+#[test]
+fn a_space_gets_the_stream_of_kv_events_that_another_one_had() {
+    let dir = Dir::new();
+    let (daemon, first) = machine(8);
+    let ports = [0; 2].map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let [publish, replay] = ports.each_ref().map(|port| port.local_addr().unwrap());
+    drop(ports);
+    let tokens = dir.path().join("tokens");
+    let events = format!(
+        "[events]\npublish = \"tcp://{publish}\"\nreplay = \"tcp://{replay}\"\ntokens_dir = \"{}\"",
+        tokens.display()
+    );
+    let relay = relay(&dir, &daemon, &events);
+    until_served(relay.listen(), 1);
+    let mut shards = [0, 1].map(|shard| attach(daemon.socket(), 2, shard, 8));
+    until_served(relay.listen(), 2);
+    for (_, channel, memory) in &mut shards {
+        store(channel, memory, 1, 4, Level::Published);
+    }
+    assert_eq!(metric(relay.listen(), "events_blocks_without_tokens"), 0, "the first space has the stream");
+    drop(first);
+    until_metric_is(relay.listen(), "events_blocks_without_tokens", 4);
+}
