@@ -1,7 +1,7 @@
 //! The relay: it watches which spaces the daemon has open and serves each of them.
 
 use crate::config::Config;
-use crate::endpoint::{Endpoint, EndpointConfig};
+use crate::endpoint::{Endpoint, EndpointConfig, Usage};
 use crate::error::Error;
 use crate::events::Events;
 use crate::http;
@@ -11,13 +11,13 @@ use crate::spaces::Spaces;
 use crate::spending::Spending;
 use crate::store::{ObjectStore, Store, ValkeyConfig, ValkeyStore};
 use kvtide_client::{SpaceChange, Watch};
-use kvtide_wire::hello::SpaceOpened;
+use kvtide_wire::hello::{RelayState, SpaceOpened};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 use tokio::runtime::Runtime;
 
 /// Maximum time of an answer of the daemon.
@@ -30,6 +30,8 @@ const AGAIN: Duration = Duration::from_millis(500);
 const END: Duration = Duration::from_secs(1);
 /// Time between two attempts to serve a space that is open and not served.
 const RETRY: Duration = Duration::from_secs(2);
+/// Minimum time between two states that the daemon is told; it disconnects a relay that tells many more.
+const TELL_MIN: Duration = Duration::from_secs(1);
 /// Threads that talk to the store.
 const STORE_THREADS: usize = 2;
 
@@ -120,6 +122,16 @@ fn open(config: &Config) -> Result<Arc<dyn Store>, Error> {
     Ok(Arc::new(ObjectStore::open(&settings.url, &options, settings.deadline())?))
 }
 
+/// Return the state of the relay for `kvtide status`.
+fn state(store: &str, usage: &Usage) -> RelayState {
+    let since_s = usage.since.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let text = match &usage.failed {
+        None => format!("store {store} is in use"),
+        Some(error) => format!("store {store} is NOT USED: {error}"),
+    };
+    RelayState { since_s, text }
+}
+
 /// The thread that watches which spaces the daemon has open.
 struct Watcher {
     spaces: Arc<Spaces>,
@@ -160,7 +172,18 @@ impl Watcher {
     fn watch(&self, watch: &Watch, open: Vec<SpaceOpened>) {
         let mut open: BTreeMap<u32, SpaceOpened> = open.into_iter().map(|space| (space.space, space)).collect();
         let mut retry_at = Instant::now();
+        // The state that the daemon has, and when it was told.
+        let mut told: Option<(Usage, Instant)> = None;
         while !self.over.load(Ordering::Relaxed) {
+            let usage = self.spaces.shared.endpoint.usage();
+            let is_due = told.as_ref().is_none_or(|(last, at)| *last != usage && at.elapsed() >= TELL_MIN);
+            if is_due {
+                // A connection that is over is noticed below.
+                if let Err(error) = watch.tell(&state(self.spaces.shared.endpoint.address(), &usage)) {
+                    tracing::debug!("{error}");
+                }
+                told = Some((usage, Instant::now()));
+            }
             match watch.next(LOOK) {
                 Ok(Some(SpaceChange::Opened(space))) => {
                     open.insert(space.space, space);

@@ -317,7 +317,7 @@ fn a_store_that_hangs_is_left_alone_and_engines_go_on() {
 #[test]
 fn what_the_store_did_not_take_is_copied_when_it_is_back_without_another_use() {
     let dir = Dir::new();
-    let (daemon, mut engine) = machine(40);
+    let (mut daemon, mut engine) = machine(40);
     let relay = relay(&dir, &daemon, "[copy_out]\nwhen = \"stored\"");
     until_served(relay.listen(), 1);
     // A file in place of the directory: every write fails.
@@ -331,10 +331,13 @@ fn what_the_store_did_not_take_is_copied_when_it_is_back_without_another_use() {
         assert!(Instant::now() < deadline, "the breaker opens");
     }
     until_metric(relay.listen(), "waiting_runs", 4);
+    let told = |status: &serde_json::Value, part: &str| status["relays"][0]["text"].as_str().unwrap().contains(part);
+    until_status(&mut daemon, "the daemon knows", |status| told(status, "is NOT USED: cannot "));
     std::fs::remove_file(&place).unwrap();
     std::fs::rename(&away, &place).unwrap();
     until_metric(relay.listen(), "blocks_out_total", 40);
     assert_eq!(metric(relay.listen(), "waiting_runs"), 0);
+    until_status(&mut daemon, "the daemon knows", |status| told(status, " is in use"));
 }
 
 /// The budget begins empty, and one run is admitted into debt.

@@ -13,7 +13,7 @@ mod watch;
 pub use attach::{Hello, IDENTITY_BYTES_MAX, Limits, NAME_BYTES_MAX, Welcome};
 pub use notice::{Detach, Disconnect, Slab, SlabGone};
 pub use token::{TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, Token};
-pub use watch::{FromWatched, SpaceClosed, SpaceOpened, Watch, Watching};
+pub use watch::{FromWatched, RELAY_TEXT_BYTES_MAX, RelayState, SpaceClosed, SpaceOpened, Watch, Watching};
 
 use crate::error::Error;
 use crate::layout::VERSION;
@@ -52,6 +52,8 @@ pub enum Kind {
     Watching = 9,
     /// Daemon to a relay that watches: a space has closed.
     SpaceClosed = 10,
+    /// Relay that watches to daemon: its state, for the daemon's status.
+    RelayState = 11,
 }
 
 /// The first message of a connection.
