@@ -4,7 +4,7 @@ use crate::breaker::BreakerState;
 use crate::error::Error;
 use crate::queue::Recall;
 use crate::space::NotOut;
-use crate::spaces::Spaces as Relay;
+use crate::spaces::{Figures, Names, Spaces as Relay};
 use crate::store::ErrorKind;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
@@ -63,6 +63,9 @@ struct Ask {
     fingerprint: String,
     /// Hashes of the blocks of a prefix, from the first on: 32 hexadecimal digits each.
     hashes: Vec<String>,
+    /// Domain of the space; needed if spaces of several domains have the fingerprint.
+    #[serde(default)]
+    domain: Option<String>,
     /// Milliseconds to wait for them.
     #[serde(default)]
     wait_ms: u64,
@@ -83,8 +86,9 @@ async fn recall(State(relay): State<Arc<Relay>>, Json(ask): Json<Ask>) -> Result
     let fingerprint = bytes(&ask.fingerprint).ok_or_else(|| wrong("fingerprint: expected 64 hexadecimal digits"))?;
     let hashes = hashes_of(&ask.hashes).ok_or_else(|| wrong(HASHES_EXPECTED))?;
     let (done, brought) = oneshot::channel();
-    if !relay.recall(fingerprint, Recall { hashes, done }) {
-        let why = "no engine of this daemon has a space with this fingerprint open to relays\n";
+    if !relay.recall(ask.domain.as_deref(), fingerprint, Recall { hashes, done }) {
+        let why = "no engine of this daemon has a space with this fingerprint open to relays, or spaces of several domains have it and \
+                   the request names no domain\n";
         return Err((StatusCode::NOT_FOUND, why.into()));
     }
     let wait = Duration::from_millis(ask.wait_ms).min(WAIT_MAX);
@@ -158,6 +162,11 @@ async fn metrics(State(relay): State<Arc<Relay>>) -> String {
     text(&relay)
 }
 
+/// Return the value of a label as Prometheus' text format has it.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
 /// Return the metrics in Prometheus' text format.
 fn text(relay: &Relay) -> String {
     let mut out = String::new();
@@ -174,7 +183,11 @@ fn text(relay: &Relay) -> String {
         "daemon_connected",
         "gauge",
         "1 while the daemon answers.",
-        vec![(String::new(), relay.is_connected().into())],
+        relay
+            .connected()
+            .into_iter()
+            .map(|(domain, is)| (format!("{{domain=\"{}\"}}", escaped(domain)), is.into()))
+            .collect(),
     );
     family(
         "store_in_use",
@@ -241,13 +254,13 @@ fn text(relay: &Relay) -> String {
     let errors = ErrorKind::ALL.map(|kind| (format!("{{kind=\"{}\"}}", kind.name()), store.errors(kind)));
     family("store_errors_total", "counter", "Failed requests to the store.", errors.to_vec());
     let spaces = relay.figures();
-    let label = |name: &str| format!("{{space=\"{}\"}}", name.replace('\\', "\\\\").replace('"', "\\\""));
+    let label = |(domain, name): &Names| format!("{{domain=\"{}\",space=\"{}\"}}", escaped(domain), escaped(name));
     for (family_name, help, figure) in [
         ("cached_blocks", "Blocks that the daemon has cached, as the feed tells.", 0),
         ("waiting_runs", "Runs that wait to be copied to the store.", 1),
         ("waiting_recalls", "Recalls that wait.", 2),
     ] {
-        let of = |(name, figures): &(String, (usize, usize, usize))| {
+        let of = |(name, figures): &(Names, Figures)| {
             let all = [figures.0, figures.1, figures.2];
             (label(name), all[figure] as u64)
         };

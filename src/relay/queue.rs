@@ -139,7 +139,7 @@ impl Queue {
                 waiting.add(Outgoing { place, ..outgoing }, false);
             }
         }
-        let mut dropped = Vec::new();
+        let (mut dropped, has_none) = (Vec::new(), runs.is_empty());
         for run in runs {
             if !waiting.places.contains_key(&end_of(&run)) {
                 let place = Place { blocks, request, first: run.first().map_or(0, |first| first.index) };
@@ -149,7 +149,9 @@ impl Queue {
                 );
             }
         }
-        self.changed.notify_all();
+        if !has_none {
+            self.changed.notify_all();
+        }
         dropped
     }
 

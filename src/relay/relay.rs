@@ -14,6 +14,7 @@ use kvtide_client::{SpaceChange, Watch};
 use kvtide_wire::hello::{RelayState, SpaceOpened};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -38,18 +39,20 @@ const STORE_THREADS: usize = 2;
 /// A running relay.
 pub struct Relay {
     over: Arc<AtomicBool>,
-    watcher: Option<JoinHandle<()>>,
+    /// One thread for each domain.
+    watchers: Vec<JoinHandle<()>>,
     listen: SocketAddr,
     runtime: Option<Runtime>,
 }
 
 impl Relay {
-    /// Start a relay. A daemon or a store that is not there is no error: the relay goes on trying.
+    /// Start a relay. A daemon or a store that is not there is no error: the relay goes on trying. `path` is the file of the configuration,
+    /// for messages.
     ///
     /// # Errors
     /// The configuration, the shared key or the store cannot be used, or the HTTP address cannot be bound.
-    pub fn start(config: Config) -> Result<Relay, Error> {
-        let key = config.domain.shared_key()?;
+    pub fn start(config: Config, path: &Path) -> Result<Relay, Error> {
+        let keys = config.shared_keys(path)?.into();
         let store = open(&config)?;
         let failed = |action| move |source| Error::System { action, source };
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -73,7 +76,7 @@ impl Relay {
             events: events.transpose()?,
             spending: Arc::new(Spending::new(&config.copy_out)),
             config: Arc::new(config),
-            key,
+            keys,
             endpoint,
             presence,
             runtime: runtime.handle().clone(),
@@ -81,11 +84,15 @@ impl Relay {
         };
         let (spaces, over) = (Arc::new(Spaces::new(shared)), Arc::new(AtomicBool::new(false)));
         runtime.spawn(http::serve(listener, Arc::clone(&spaces)));
-        let watcher = Watcher { spaces, over: Arc::clone(&over) };
-        let watcher = std::thread::Builder::new().name("kvtide-watch".into()).spawn(move || watcher.run());
-        let watcher = Some(watcher.map_err(failed("start the thread that watches the daemon"))?);
         drop(_entered);
-        Ok(Relay { over, watcher, listen, runtime: Some(runtime) })
+        let domains = spaces.shared.config.domains.len();
+        let mut relay = Relay { over, watchers: Vec::new(), listen, runtime: Some(runtime) };
+        for domain in 0..domains {
+            let watcher = Watcher { spaces: Arc::clone(&spaces), domain, over: Arc::clone(&relay.over) };
+            let thread = std::thread::Builder::new().name("kvtide-watch".into()).spawn(move || watcher.run());
+            relay.watchers.push(thread.map_err(failed("start the thread that watches the daemon"))?);
+        }
+        Ok(relay)
     }
 
     /// Return the address of its HTTP listener.
@@ -98,8 +105,10 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
-        if self.watcher.take().is_some_and(|watcher| watcher.join().is_err()) {
-            tracing::error!("the thread that watched the daemon panicked");
+        for watcher in self.watchers.drain(..) {
+            if watcher.join().is_err() {
+                tracing::error!("a thread that watched the daemon panicked");
+            }
         }
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(END);
@@ -132,9 +141,11 @@ fn state(store: &str, usage: &Usage) -> RelayState {
     RelayState { since_s, text }
 }
 
-/// The thread that watches which spaces the daemon has open.
+/// The thread that watches which spaces of a domain the daemon has open.
 struct Watcher {
     spaces: Arc<Spaces>,
+    /// Index of the domain.
+    domain: usize,
     /// The relay is to end.
     over: Arc<AtomicBool>,
 }
@@ -143,21 +154,22 @@ impl Watcher {
     fn run(&self) {
         let mut logged = String::new();
         while !self.over.load(Ordering::Relaxed) {
-            let daemon = &self.spaces.shared.config.daemon;
-            match Watch::connect(&daemon.socket, daemon.token_file.as_deref(), ANSWER) {
+            let config = &self.spaces.shared.config;
+            let (daemon, domain) = (&config.daemon, &config.domains[self.domain]);
+            match Watch::connect(&daemon.socket, domain.token_file.as_deref(), ANSWER) {
                 Ok((watch, open)) => {
                     logged.clear();
-                    tracing::info!("connected to the daemon at {}", daemon.socket.display());
-                    self.spaces.set_connected(true);
+                    tracing::info!("domain {}: connected to the daemon at {}", domain.name, daemon.socket.display());
+                    self.spaces.set_connected(self.domain, true);
                     self.watch(&watch, open);
-                    self.spaces.set_connected(false);
-                    self.spaces.close_all();
+                    self.spaces.set_connected(self.domain, false);
+                    self.spaces.close_all(self.domain);
                 }
                 Err(error) => {
                     // Once for each reason: a daemon may be away for long.
                     let error = error.to_string();
                     if error != logged {
-                        tracing::warn!("{error}; the relay tries again every {AGAIN:?}");
+                        tracing::warn!("domain {}: {error}; the relay tries again every {AGAIN:?}", domain.name);
                         logged = error;
                     }
                     // PACE: until the daemon is there, or the relay ends.
@@ -165,7 +177,7 @@ impl Watcher {
                 }
             }
         }
-        self.spaces.close_all();
+        self.spaces.close_all(self.domain);
     }
 
     /// Serve the spaces that open until the daemon or the relay ends.
@@ -198,7 +210,7 @@ impl Watcher {
             }
             // A space that the daemon did not let it attach to, or of which a session has ended, is tried again.
             if Instant::now() >= retry_at {
-                open.values().for_each(|space| self.spaces.open(space));
+                open.values().for_each(|space| self.spaces.open(self.domain, space));
                 retry_at = Instant::now() + RETRY;
             }
         }

@@ -50,8 +50,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(8);
 pub struct Shared {
     /// The configuration.
     pub config: Arc<Config>,
-    /// The key of all relays that share.
-    pub key: SharedKey,
+    /// The keys of all relays that share, by domain.
+    pub keys: Arc<[SharedKey]>,
     /// The store.
     pub endpoint: Arc<Endpoint>,
     /// Cached answers about runs in the store.
@@ -163,6 +163,8 @@ pub struct Space {
 
 struct Inner {
     shared: Shared,
+    /// Index of its domain.
+    domain: usize,
     space: SpaceOpened,
     /// Keys of each shard.
     keys: Vec<SpaceKeys>,
@@ -178,20 +180,20 @@ struct Inner {
 }
 
 impl Space {
-    /// Attach to a space and serve it until it is dropped or until the daemon ends the sessions.
+    /// Attach to a space of a domain and serve it until it is dropped or until the daemon ends the sessions.
     ///
     /// # Errors
     /// The daemon refuses a session, or a thread cannot be started.
-    pub fn start(shared: Shared, space: SpaceOpened) -> Result<Space, kvtide_client::Error> {
+    pub fn start(shared: Shared, domain: usize, space: SpaceOpened) -> Result<Space, kvtide_client::Error> {
         let block_bytes = space.planes.iter().map(|plane| u64::from(plane.page_bytes)).sum();
         let run_blocks = run_blocks(block_bytes, shared.config.store.object_bytes()).min(RUN_BLOCKS_MAX);
-        let domain = &shared.config.domain;
-        let keys_of = |shard| SpaceKeys::new(&shared.key, &domain.name, &space.fingerprint, shard, domain.encrypt);
+        let (of, key) = (&shared.config.domains[domain], &shared.keys[domain]);
+        let keys_of = |shard| SpaceKeys::new(key, &of.name, &space.fingerprint, shard, of.encrypt);
         let keys = (0..u32::from(space.shards)).map(keys_of).collect();
-        let clients = (0..space.shards).map(|shard| attach(&shared.config, &space, shard, run_blocks));
+        let clients = (0..space.shards).map(|shard| attach(&shared.config, domain, &space, shard, run_blocks));
         let clients = clients.collect::<Result<Vec<_>, _>>()?;
         let (queue, chains, pause) = (Queue::new(shared.spending.is_limited()), Mutex::default(), Mutex::default());
-        let inner = Inner { shared, space, keys, clients, block_bytes, run_blocks, queue, chains, pause };
+        let inner = Inner { shared, domain, space, keys, clients, block_bytes, run_blocks, queue, chains, pause };
         let inner = Arc::new(inner);
         let mut space = Space { inner, threads: Vec::new() };
         let feed = space.inner.clients[0].channel(0)?;
@@ -229,6 +231,11 @@ impl Space {
     /// Return the fingerprint of the space.
     pub fn fingerprint(&self) -> [u8; 32] {
         self.inner.space.fingerprint
+    }
+
+    /// Return the index of its domain.
+    pub fn domain(&self) -> usize {
+        self.inner.domain
     }
 
     /// Return the name of the space.
@@ -273,12 +280,18 @@ impl Drop for Ends {
     }
 }
 
-fn attach(config: &Config, space: &SpaceOpened, shard: u16, run_blocks: u32) -> Result<Client, kvtide_client::Error> {
+fn attach(
+    config: &Config,
+    domain: usize,
+    space: &SpaceOpened,
+    shard: u16,
+    run_blocks: u32,
+) -> Result<Client, kvtide_client::Error> {
     let SpaceOpened { fingerprint, page_tokens, shards, .. } = *space;
     let (name, planes) = (space.name.clone(), space.planes.clone());
     let frames = vec![0; classes(&planes).len()];
     let spec = SpaceSpec { name, fingerprint, page_tokens, planes, shards, shard };
-    let token_file = config.daemon.token_file.clone();
+    let token_file = config.domains[domain].token_file.clone();
     let options = Options::new(config.daemon.socket.clone(), spec, frames);
     let client = Client::attach(Options { token_file, relay: true, seqs_max: 1, channels: COPIERS + 1, ..options })?;
     client.allocate_blocks(u32::from(COPIERS) * run_blocks)?;
