@@ -181,15 +181,15 @@ fn relay(folder: &Path, daemon: &PrivateDaemon, socket: &Path) -> Relay {
     fs::create_dir_all(&store).expect("a folder in the folder");
     fs::write(&key, "0123456789abcdef".repeat(4)).expect("a file in the folder");
     fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).expect("a file of this user");
-    let uid = rustix::process::geteuid().as_raw();
+    let (uid, path) = (rustix::process::geteuid().as_raw(), Path::new("relay.toml"));
     let text = format!(
-        "[daemon]\nsocket = {:?}\n[domain]\nname = \"own\"\nshared_key_file = {key:?}\n[store]\nurl = \"file://{}\"\n\
-         [adapters]\nsocket = {socket:?}\nuids = [{uid}]\n[http]\nlisten = \"127.0.0.1:0\"\n",
+        "[daemon]\nsocket = {:?}\n[[domains]]\nname = \"own\"\nshared_key_file = {key:?}\n[store]\nurl = \"file://{}\"\n\
+         [domains.adapters]\nsocket = {socket:?}\nuids = [{uid}]\n[http]\nlisten = \"127.0.0.1:0\"\n",
         daemon.socket(),
         store.display()
     );
-    Config::parse(Path::new("relay.toml"), &text)
-        .and_then(Relay::start)
+    Config::parse(path, &text)
+        .and_then(|config| Relay::start(config, path))
         .unwrap_or_else(|error| panic!("no relay: {error}"))
 }
 

@@ -27,11 +27,11 @@ const HELLO: Duration = Duration::from_secs(5);
 /// Pause after a failed accept: descriptors may be used up.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Bind the socket and answer on it until the runtime ends.
+/// Bind the socket of a domain and answer on it until the runtime ends.
 ///
 /// # Errors
 /// A token file cannot be used, or the socket cannot be bound.
-pub fn start(settings: &config::Adapters, spaces: &Arc<Spaces>) -> Result<(), Error> {
+pub fn start(settings: &config::Adapters, domain: usize, spaces: &Arc<Spaces>) -> Result<(), Error> {
     let tokens = settings.tokens.iter().map(|path| token(path)).collect::<Result<_, _>>()?;
     let access = Access { uids: settings.uids.clone(), tokens };
     let failed = |source| Error::Socket { path: settings.socket.clone(), source };
@@ -41,7 +41,8 @@ pub fn start(settings: &config::Adapters, spaces: &Arc<Spaces>) -> Result<(), Er
     let listener = listener.and_then(UnixListener::from_std);
     let action = "wait for adapters on a socket";
     let listener = listener.map_err(|source| Error::System { action, source })?;
-    let adapters = Arc::new(Adapters { access, spaces: Arc::clone(spaces), places: Semaphore::new(CONNECTIONS_MAX) });
+    let adapters =
+        Arc::new(Adapters { access, domain, spaces: Arc::clone(spaces), places: Semaphore::new(CONNECTIONS_MAX) });
     spaces.shared.runtime.spawn(async move {
         adapters.accept(&listener).await;
         drop(path); // its drop removes the socket
@@ -68,18 +69,21 @@ impl Access {
             // Each comparison takes the same time.
             Some(token) => {
                 let known = self.tokens.iter().fold(false, |known, one| known | (one == token));
-                (!known).then(|| "unknown token; the relay's [adapters] tokens must list its file".into())
+                (!known)
+                    .then(|| "unknown token; the tokens of the relay's [domains.adapters] must list its file".into())
             }
             None if self.uids.contains(&uid) => None,
-            None => {
-                Some(format!("uid {uid} may not ask; add it to the uids of the relay's [adapters], or use a token"))
-            }
+            None => Some(format!(
+                "uid {uid} may not ask; add it to the uids of the relay's [domains.adapters], or use a token"
+            )),
         }
     }
 }
 
 struct Adapters {
     access: Access,
+    /// Index of the domain.
+    domain: usize,
     spaces: Arc<Spaces>,
     places: Semaphore,
 }
@@ -212,9 +216,9 @@ impl Connection<'_> {
             let Ok(place) = Arc::clone(&open).try_acquire_owned() else {
                 return Err((Status::Limit, format!("more than {QUESTIONS_MAX} questions at a time")));
             };
-            let (spaces, answers) = (Arc::clone(&self.adapters.spaces), answers.clone());
+            let (domain, spaces, answers) = (self.adapters.domain, Arc::clone(&self.adapters.spaces), answers.clone());
             tokio::spawn(async move {
-                question(&spaces, fingerprint, ask, &answers).await;
+                question(&spaces, domain, fingerprint, ask, &answers).await;
                 drop(place);
             });
         }
@@ -236,7 +240,8 @@ impl Connection<'_> {
 }
 
 /// Answer a question. Nobody waits for an answer after the question's time.
-async fn question(spaces: &Spaces, fingerprint: [u8; 32], ask: Ask, answers: &mpsc::Sender<Answer>) {
+async fn question(spaces: &Spaces, domain: usize, fingerprint: [u8; 32], ask: Ask, answers: &mpsc::Sender<Answer>) {
+    let domain = Some(spaces.shared.config.domains[domain].name.as_str());
     let until = Instant::now() + Duration::from_millis(ask.wait_ms.into());
     let answer = |done, blocks: usize, within: Option<Duration>| {
         let in_us = within.map_or(0, |within| within.as_micros().clamp(1, u32::MAX.into()) as u32);
@@ -246,12 +251,12 @@ async fn question(spaces: &Spaces, fingerprint: [u8; 32], ask: Ask, answers: &mp
     // A space that is not served drops the question, and then nothing of the prefix is promised.
     match ask.what {
         What::Share => {
-            spaces.share(fingerprint, Share { hashes: ask.hashes, until, done });
+            spaces.share(domain, fingerprint, Share { hashes: ask.hashes, until, done });
         }
         What::Recall => {
             let (expected, will_be) = oneshot::channel();
             let recall = Recall { hashes: ask.hashes, until, expected: Some(expected), done };
-            spaces.recall(fingerprint, recall);
+            spaces.recall(domain, fingerprint, recall);
             let wait = tokio::time::timeout_at(until.into(), will_be);
             if let Ok(Ok(Expected { blocks, within })) = wait.await {
                 let _ = answers.send(answer(false, blocks, within)).await;

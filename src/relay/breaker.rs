@@ -51,7 +51,7 @@ pub struct Ticket {
 }
 
 /// A circuit breaker.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Breaker {
     config: BreakerConfig,
     state: State,
@@ -59,7 +59,7 @@ pub struct Breaker {
     period: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum State {
     Closed {
         failures: u32,
@@ -80,6 +80,16 @@ impl Breaker {
     /// Create a closed breaker.
     pub fn new(config: BreakerConfig) -> Self {
         Self { config, state: State::Closed { failures: 0 }, period: 0 }
+    }
+
+    /// Return how long no request will be admitted; `None` if one is now.
+    pub fn wait(&self, now: Duration) -> Option<Duration> {
+        match self.state {
+            State::Closed { .. } => None,
+            State::Open { until, .. } | State::Probing { until, .. } => {
+                until.checked_sub(now).filter(|wait| !wait.is_zero())
+            }
+        }
     }
 
     /// Admit a request, or return how long none will be admitted.
@@ -241,6 +251,8 @@ mod tests {
                     Step::Wait(ms) => now += Duration::from_millis(ms),
                     Step::Admit => {
                         let closed = breaker.state() == BreakerState::Closed;
+                        let wait = breaker.wait(now);
+                        prop_assert_eq!(wait.map_or(Ok(()), Err), breaker.clone().admit(now).map(drop));
                         match breaker.admit(now) {
                             Ok(ticket) => {
                                 tickets.push(ticket);

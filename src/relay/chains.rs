@@ -14,6 +14,17 @@ struct Node {
     taken: u32,
 }
 
+/// The runs of a prefix.
+#[derive(Debug, Default)]
+pub struct Taken {
+    /// Blocks of the prefix.
+    pub blocks: u32,
+    /// Runs to copy, front to back.
+    pub runs: Vec<Vec<BlockKey>>,
+    /// Last hash and length of the runs that were taken before.
+    pub others: Vec<(u128, usize)>,
+}
+
 /// The cached blocks of one space.
 #[derive(Debug, Default)]
 pub struct Chains {
@@ -60,11 +71,16 @@ impl Chains {
         hashes.iter().take_while(|hash| self.nodes.contains_key(hash)).count()
     }
 
+    /// Return whether all blocks of a run are cached.
+    pub fn has_all(&self, run: &[BlockKey]) -> bool {
+        run.iter().all(|block| self.nodes.contains_key(&block.hash))
+    }
+
     /// Take the runs of the prefix that ends with `last`, of at most `run_blocks` blocks each, that were not taken before.
-    pub fn take_runs(&mut self, last: u128, run_blocks: u32) -> Vec<Vec<BlockKey>> {
-        let Some(hashes) = self.prefix(last) else { return Vec::new() };
+    pub fn take_runs(&mut self, last: u128, run_blocks: u32) -> Taken {
+        let Some(hashes) = self.prefix(last) else { return Taken::default() };
         let keys = keys_of(&hashes);
-        let mut runs = Vec::new();
+        let mut taken = Taken { blocks: keys.len() as u32, ..Taken::default() };
         for (first, len) in runs_of(0, keys.len() as u32, run_blocks) {
             let run = &keys[first as usize..(first + len) as usize];
             let end = run[run.len() - 1].hash;
@@ -72,10 +88,12 @@ impl Chains {
             let bit = 1 << len.trailing_zeros();
             if node.taken & bit == 0 {
                 node.taken |= bit;
-                runs.push(run.to_vec());
+                taken.runs.push(run.to_vec());
+            } else {
+                taken.others.push((end, run.len()));
             }
         }
-        runs
+        taken
     }
 
     /// Let a run be taken again: it could not be sent.
@@ -109,17 +127,19 @@ mod tests {
         let mut chains = Chains::default();
         (1..=13u128).for_each(|hash| chains.insert(hash, hash - 1, false));
         let ends = |runs: &[Vec<BlockKey>]| runs.iter().map(|run| (run[0].index, run.len())).collect::<Vec<_>>();
-        let runs = chains.take_runs(13, 8);
+        let runs = chains.take_runs(13, 8).runs;
         assert_eq!(ends(&runs), [(0, 8), (8, 4), (12, 1)]);
         assert_eq!((runs[1][0].parent, runs[1][0].hash, runs[1][3].hash), (8, 9, 12));
-        assert!(chains.take_runs(13, 8).is_empty() && chains.take_runs(8, 8).is_empty());
+        assert!(chains.take_runs(13, 8).runs.is_empty() && chains.take_runs(8, 8).runs.is_empty());
+        let taken = chains.take_runs(13, 8);
+        assert_eq!((taken.blocks, taken.others), (13, vec![(8, 8), (12, 4), (13, 1)]));
         (14..=16u128).for_each(|hash| chains.insert(hash, hash - 1, false));
-        assert_eq!(ends(&chains.take_runs(16, 8)), [(8, 8)], "the tail has grown to a full run");
+        assert_eq!(ends(&chains.take_runs(16, 8).runs), [(8, 8)], "the tail has grown to a full run");
         chains.give_back(&runs[0]);
-        assert_eq!(ends(&chains.take_runs(16, 8)), [(0, 8)]);
+        assert_eq!(ends(&chains.take_runs(16, 8).runs), [(0, 8)]);
         (1..=8u128).for_each(|hash| chains.insert(hash, hash - 1, true));
         (9..=12u128).for_each(|hash| chains.insert(hash, hash - 1, false));
-        assert_eq!(ends(&chains.take_runs(12, 8)), [(8, 4)], "what came from the store does not go back");
+        assert_eq!(ends(&chains.take_runs(12, 8).runs), [(8, 4)], "what came from the store does not go back");
     }
 
     #[test]
@@ -129,7 +149,7 @@ mod tests {
         chains.remove(2);
         assert_eq!((chains.prefix(4), chains.prefix(1)), (None, Some(vec![1])));
         assert_eq!((chains.longest(&[1, 2, 3]), chains.longest(&[5])), (1, 0));
-        assert!(chains.take_runs(4, 8).is_empty());
+        assert!(chains.take_runs(4, 8).runs.is_empty() && !chains.has_all(&keys_of(&[1, 2])));
         assert_eq!(super::ends(&[(1, 0), (2, 1), (5, 1), (3, 2)]), [5, 3]);
     }
 }

@@ -9,6 +9,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// Maximum domains: the daemon lets 16 relays watch.
+const DOMAINS_MAX: usize = 16;
 /// Permission bits that the key file must not have: any for others, write for the group.
 const FORBIDDEN_MODE: u32 = 0o027;
 
@@ -19,16 +21,13 @@ pub struct Config {
     /// The daemon.
     #[serde(default)]
     pub daemon: Daemon,
-    /// The domain of the daemon that this relay serves.
-    pub domain: Domain,
+    /// The domains of the daemon that this relay serves.
+    pub domains: Vec<Domain>,
     /// Where blocks are kept.
     pub store: Store,
     /// Rules for copies to the store.
     #[serde(default)]
     pub copy_out: CopyOut,
-    /// The socket where engines ask; none without this table.
-    #[serde(default)]
-    pub adapters: Option<Adapters>,
     /// HTTP: metrics, recalls, tokens.
     #[serde(default)]
     pub http: Http,
@@ -43,17 +42,15 @@ pub struct Config {
 pub struct Daemon {
     /// Socket of the daemon.
     pub socket: PathBuf,
-    /// File with the token of a relay; without one the relay's uid decides.
-    pub token_file: Option<PathBuf>,
 }
 
 impl Default for Daemon {
     fn default() -> Daemon {
-        Daemon { socket: "/run/kvtide/kvtide.sock".into(), token_file: None }
+        Daemon { socket: "/run/kvtide/kvtide.sock".into() }
     }
 }
 
-/// `[domain]`
+/// One of `[[domains]]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Domain {
@@ -64,6 +61,15 @@ pub struct Domain {
     /// Encrypt blocks in the store.
     #[serde(default = "yes")]
     pub encrypt: bool,
+    /// File with the token of a relay of this domain; without one the relay's uid decides.
+    #[serde(default)]
+    pub token_file: Option<PathBuf>,
+    /// The socket where its engines ask; none without this table.
+    #[serde(default)]
+    pub adapters: Option<Adapters>,
+    /// Its line in the file.
+    #[serde(skip)]
+    pub line: usize,
 }
 
 /// `[store]`
@@ -98,6 +104,10 @@ pub struct Store {
 pub struct CopyOut {
     /// When a prefix is copied to the store.
     pub when: When,
+    /// Maximum bytes that are written to the store in a day.
+    pub bytes_per_day: Option<u64>,
+    /// Maximum requests to the store in a day to copy runs there.
+    pub requests_per_day: Option<u64>,
 }
 
 /// When a prefix is copied to the store.
@@ -113,7 +123,7 @@ pub enum When {
     Never,
 }
 
-/// `[adapters]`
+/// `[domains.adapters]`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Adapters {
@@ -248,27 +258,90 @@ impl Config {
     /// As [`Config::read`].
     pub fn parse(path: &Path, text: &str) -> Result<Config, Error> {
         let wrong = |why: String| Error::Config { path: path.into(), why };
-        let config: Config = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
+        let mut config: Config = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
         let bounds = [
             ("store.ttl_s", config.store.ttl_s, 60..=366 * 24 * 3600),
             ("store.deadline_ms", config.store.deadline_ms, 10..=60_000),
             ("store.in_flight_mib", config.store.in_flight_mib.into(), 1..=65_536),
             ("store.object_kib", config.store.object_kib.unwrap_or(64).into(), 64..=65_536),
+            ("copy_out.bytes_per_day", config.copy_out.bytes_per_day.unwrap_or(1 << 20), 1 << 20..=1 << 60),
+            ("copy_out.requests_per_day", config.copy_out.requests_per_day.unwrap_or(24), 24..=1 << 40),
         ];
         for (key, value, bounds) in bounds {
             if !bounds.contains(&value) {
                 return Err(wrong(format!("{key} = {value}: expected {} to {}", bounds.start(), bounds.end())));
             }
         }
-        if config.domain.name.is_empty() {
-            return Err(wrong("domain.name: expected the name of one of the daemon's domains".into()));
+        let tables: Tables = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
+        for (domain, table) in config.domains.iter_mut().zip(&tables.domains) {
+            domain.line = text[..table.span().start].matches('\n').count() + 1;
         }
-        if config.adapters.as_ref().is_some_and(|adapters| adapters.uids.is_empty() && adapters.tokens.is_empty()) {
-            let why = "[adapters]: expected uids or tokens: without them no engine may ask";
-            return Err(wrong(why.into()));
-        }
+        check_domains(&config.domains).map_err(wrong)?;
         Ok(config)
     }
+
+    /// Read the shared keys of all domains of the file at `path`.
+    ///
+    /// # Errors
+    /// One cannot be used, or two domains have the same: their blocks must not be readable with one key.
+    pub fn shared_keys(&self, path: &Path) -> Result<Vec<SharedKey>, Error> {
+        let mut keys: Vec<SharedKey> = Vec::new();
+        for domain in &self.domains {
+            let key = domain.shared_key()?;
+            if let Some(same) = keys.iter().position(|known| *known == key) {
+                let (line, name, other) = (domain.line, &domain.name, &self.domains[same].name);
+                let why = format!(
+                    "line {line}: domain {name:?} has the shared key of domain {other:?}; make one for each: openssl rand -hex 32"
+                );
+                return Err(Error::Config { path: path.into(), why });
+            }
+            keys.push(key);
+        }
+        Ok(keys)
+    }
+}
+
+/// The places of the domains in the file.
+#[derive(Deserialize)]
+struct Tables {
+    #[serde(default)]
+    domains: Vec<toml::Spanned<serde::de::IgnoredAny>>,
+}
+
+fn check_domains(domains: &[Domain]) -> Result<(), String> {
+    if domains.is_empty() || domains.len() > DOMAINS_MAX {
+        return Err(format!("domains: {} of them, expected 1 to {DOMAINS_MAX}", domains.len()));
+    }
+    for (at, domain) in domains.iter().enumerate() {
+        let (line, name) = (domain.line, &domain.name);
+        if name.is_empty() {
+            return Err(format!("line {line}: domains.name: expected the name of one of the daemon's domains"));
+        }
+        if domain.adapters.as_ref().is_some_and(|adapters| adapters.uids.is_empty() && adapters.tokens.is_empty()) {
+            let expected = "expected uids or tokens: without them no engine may ask";
+            return Err(format!("line {line}: domain {name:?}: [domains.adapters]: {expected}"));
+        }
+        let Some(other) =
+            domains[..at].iter().find(|other| other.name == *name || other.token_file == domain.token_file)
+        else {
+            continue;
+        };
+        return Err(match (&domain.token_file, other.name == *name) {
+            (_, true) => format!("line {line}: a second domain {name:?}; each has a name of its own"),
+            (Some(file), _) => {
+                format!(
+                    "line {line}: domain {name:?} has the token file of domain {:?}, {}",
+                    other.name,
+                    file.display()
+                )
+            }
+            (None, _) => format!(
+                "line {line}: domain {name:?} has no token_file, and neither has domain {:?}; the user id can stand for one domain only",
+                other.name
+            ),
+        });
+    }
+    Ok(())
 }
 
 impl Domain {
@@ -327,13 +400,14 @@ mod tests {
         Config::parse(Path::new("relay.toml"), text).map_err(|error| error.to_string())
     }
 
-    const LEAST: &str = "[domain]\nname = \"a\"\nshared_key_file = \"/k\"\n[store]\nurl = \"redis://h\"\n";
+    const LEAST: &str = "[[domains]]\nname = \"a\"\nshared_key_file = \"/k\"\n[store]\nurl = \"redis://h\"\n";
 
     /// The example lists all keys, with their defaults.
     #[test]
     fn the_example_has_every_key_with_its_default() {
         let text = include_str!("../../configs/relay.toml");
-        let example = parse(text).unwrap();
+        let mut example = parse(text).unwrap();
+        example.domains.iter_mut().for_each(|domain| domain.line = 1);
         let least = parse(&LEAST.replace("\"a\"", "\"default\"").replace("/k", "/etc/kvtide/relay.key")).unwrap();
         let least = Config { store: Store { url: example.store.url.clone(), ..least.store }, ..least };
         assert_eq!(format!("{example:?}"), format!("{least:?}"));
@@ -341,6 +415,7 @@ mod tests {
         for key in format!("{example:#?}")
             .lines()
             .filter_map(|line| line.trim().split_once(": ").map(|(key, _)| key.to_owned()))
+            .filter(|key| key != "line")
         {
             assert!(
                 text.contains(&format!("{key} = "))
@@ -359,18 +434,59 @@ mod tests {
     fn what_is_wrong_is_named_with_its_line() {
         let config = parse(LEAST).unwrap();
         assert_eq!((config.copy_out.when, config.store.object_bytes()), (When::SecondUse, 4 << 20));
-        assert!(config.domain.encrypt, "encryption is on by default");
+        assert!(config.domains[0].encrypt, "encryption is on by default");
         for (text, parts) in [
             (format!("{LEAST}ttl = 3\n"), vec!["relay.toml", "line 6", "ttl"]),
             (format!("{LEAST}[copy_out]\nwhen = \"often\"\n"), vec!["line 7", "often", "second_use"]),
             (format!("{LEAST}ttl_s = 1\n"), vec!["store.ttl_s = 1", "expected 60"]),
+            (format!("{LEAST}[copy_out]\nbytes_per_day = 7\n"), vec!["copy_out.bytes_per_day = 7", "expected 1048576"]),
+            (format!("{LEAST}[copy_out]\nrequests_per_day = 0\n"), vec!["copy_out.requests_per_day = 0"]),
             (format!("{LEAST}[events]\nreplay = \"5558\"\n"), vec!["line 7", "5558", "tcp://HOST:PORT"]),
             (format!("{LEAST}[events]\npublish = \"tcp://a:0\"\n"), vec!["line 7", "tcp://HOST:PORT"]),
-            ("[store]\nurl = \"s3://b\"\n".into(), vec!["missing field `domain`"]),
+            ("[store]\nurl = \"s3://b\"\n".into(), vec!["missing field `domains`"]),
         ] {
             let error = parse(&text).unwrap_err();
             assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");
         }
+    }
+
+    #[test]
+    fn domains_that_could_not_be_told_apart_are_refused_with_their_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let key = |name: &str, digit: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, digit.repeat(64)).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+            path.display().to_string()
+        };
+        let (one, same, other) = (key("one", "1"), key("same", "1"), key("other", "2"));
+        let domain = |name: &str, key: &str, rest: &str| {
+            format!("[[domains]]\nname = \"{name}\"\nshared_key_file = \"{key}\"\n{rest}\n")
+        };
+        let with = |second: &str| {
+            let text = format!("[store]\nurl = \"redis://h\"\n{}{second}", domain("a", &one, ""));
+            parse(&text)
+                .and_then(|config| config.shared_keys(Path::new("relay.toml")).map_err(|error| error.to_string()))
+        };
+        let token = "token_file = \"/t\"";
+        assert_eq!(with(&domain("b", &other, token)).unwrap().len(), 2);
+        for (second, part) in [
+            (domain("b", &same, token), "has the shared key of domain \"a\""),
+            (domain("a", &other, token), "a second domain \"a\""),
+            (domain("b", &other, ""), "has no token_file, and neither has domain \"a\""),
+            (domain("", &other, token), "expected the name"),
+        ] {
+            let error = with(&second).err().unwrap();
+            assert!(error.contains("relay.toml: line 7: ") && error.contains(part), "{part}: {error}");
+        }
+        let third = format!("{}{}", domain("b", &other, token), domain("c", &key("third", "3"), token));
+        assert!(with(&third).err().unwrap().contains("line 11: domain \"c\" has the token file of domain \"b\", /t"));
+        assert!(
+            with(&(0..16).map(|i| domain(&i.to_string(), "/k", &format!("token_file = \"/{i}\""))).collect::<String>())
+                .err()
+                .unwrap()
+                .contains("17 of them")
+        );
     }
 
     #[test]
@@ -388,7 +504,7 @@ mod tests {
             let path = dir.path().join(format!("{mode:o}"));
             std::fs::write(&path, text).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            Domain { name: "a".into(), shared_key_file: path, encrypt: true }
+            Domain { name: "a".into(), shared_key_file: path, encrypt: true, token_file: None, adapters: None, line: 1 }
         };
         let digits = "0123456789abcdef".repeat(4);
         assert!(file(&format!("{digits}\n"), 0o640).shared_key().is_ok());
@@ -398,7 +514,7 @@ mod tests {
             let error = error(file(wrong, 0o600));
             assert!(error.contains("openssl rand -hex 32") && !error.contains("0123"), "{error}");
         }
-        let none = Domain { name: "a".into(), shared_key_file: dir.path().join("none"), encrypt: true };
+        let none = Domain { shared_key_file: dir.path().join("none"), ..file(&digits, 0o600) };
         assert!(error(none).contains("read the shared key"));
     }
 }

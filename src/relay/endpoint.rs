@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -113,6 +113,16 @@ pub struct Endpoint {
     hedging: Mutex<Hedging>,
     counters: Counters,
     last_error: Mutex<Option<String>>,
+    usage: Mutex<Usage>,
+}
+
+/// Whether a store is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// When that began.
+    pub since: SystemTime,
+    /// The error after which it is not used; none while it is.
+    pub failed: Option<String>,
 }
 
 impl Endpoint {
@@ -128,6 +138,7 @@ impl Endpoint {
             hedging: Mutex::default(),
             counters: Counters::default(),
             last_error: Mutex::default(),
+            usage: Mutex::new(Usage { since: SystemTime::now(), failed: None }),
         }
     }
 
@@ -139,6 +150,21 @@ impl Endpoint {
     /// Return the state of the circuit breaker.
     pub fn state(&self) -> BreakerState {
         lock(&self.breaker).state()
+    }
+
+    /// Return how long the circuit breaker admits no request; `None` if it admits one now.
+    pub fn wait(&self) -> Option<Duration> {
+        lock(&self.breaker).wait(self.now())
+    }
+
+    /// Return whether the store is used, and since when. A probe of a store that is not used changes nothing until it succeeds.
+    pub fn usage(&self) -> Usage {
+        lock(&self.usage).clone()
+    }
+
+    /// Return the address of the store, without credentials.
+    pub fn address(&self) -> &str {
+        self.store.endpoint()
     }
 
     /// Return the text of the last error.
@@ -273,9 +299,13 @@ impl Endpoint {
         match (before, after) {
             (BreakerState::Closed, BreakerState::Open) => {
                 let error = error.map_or("", |error| &error.text);
+                *lock(&self.usage) = Usage { since: SystemTime::now(), failed: Some(error.to_owned()) };
                 tracing::warn!(endpoint, error, "store is not used until it answers again");
             }
-            (BreakerState::HalfOpen, BreakerState::Closed) => tracing::info!(endpoint, "store answers again"),
+            (BreakerState::HalfOpen, BreakerState::Closed) => {
+                *lock(&self.usage) = Usage { since: SystemTime::now(), failed: None };
+                tracing::info!(endpoint, "store answers again");
+            }
             _ => (),
         }
     }
@@ -326,7 +356,7 @@ impl Endpoint {
 /// Return the breaker's view of an error. A full store still answers reads.
 fn outcome(kind: ErrorKind) -> Outcome {
     match kind {
-        ErrorKind::Refused | ErrorKind::NoBucket | ErrorKind::Config => Outcome::Fatal,
+        ErrorKind::Refused | ErrorKind::Clock | ErrorKind::NoBucket | ErrorKind::Config => Outcome::Fatal,
         ErrorKind::Full => Outcome::Success,
         _ => Outcome::Failure,
     }

@@ -46,7 +46,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The socket for engines' adapters cannot be bound.
-    #[error("cannot listen for adapters at {}: {source}; see [adapters] socket", path.display())]
+    #[error("cannot listen for adapters at {}: {source}; see socket in [domains.adapters]", path.display())]
     Socket {
         /// The path.
         path: PathBuf,

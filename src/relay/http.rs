@@ -3,7 +3,8 @@
 use crate::breaker::BreakerState;
 use crate::error::Error;
 use crate::queue::Recall;
-use crate::spaces::Spaces as Relay;
+use crate::space::NotOut;
+use crate::spaces::{Figures, Names, Spaces as Relay};
 use crate::store::ErrorKind;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
@@ -64,6 +65,9 @@ struct Ask {
     fingerprint: String,
     /// Hashes of the blocks of a prefix, from the first on: 32 hexadecimal digits each.
     hashes: Vec<String>,
+    /// Domain of the space; needed if spaces of several domains have the fingerprint.
+    #[serde(default)]
+    domain: Option<String>,
     /// Milliseconds to wait for them.
     #[serde(default)]
     wait_ms: u64,
@@ -86,8 +90,9 @@ async fn recall(State(relay): State<Arc<Relay>>, Json(ask): Json<Ask>) -> Result
     let (done, brought) = oneshot::channel();
     // Who does not wait wants the blocks nevertheless.
     let until = Instant::now() + RECALL_MAX;
-    if !relay.recall(fingerprint, Recall { hashes, until, expected: None, done }) {
-        let why = "no engine of this daemon has a space with this fingerprint open to relays\n";
+    if !relay.recall(ask.domain.as_deref(), fingerprint, Recall { hashes, until, expected: None, done }) {
+        let why = "no engine of this daemon has a space with this fingerprint open to relays, or spaces of several domains have it and \
+                   the request names no domain\n";
         return Err((StatusCode::NOT_FOUND, why.into()));
     }
     let wait = Duration::from_millis(ask.wait_ms).min(WAIT_MAX);
@@ -161,6 +166,11 @@ async fn metrics(State(relay): State<Arc<Relay>>) -> String {
     text(&relay)
 }
 
+/// Return the value of a label as Prometheus' text format has it.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
 /// Return the metrics in Prometheus' text format.
 fn text(relay: &Relay) -> String {
     let mut out = String::new();
@@ -177,7 +187,11 @@ fn text(relay: &Relay) -> String {
         "daemon_connected",
         "gauge",
         "1 while the daemon answers.",
-        vec![(String::new(), relay.is_connected().into())],
+        relay
+            .connected()
+            .into_iter()
+            .map(|(domain, is)| (format!("{{domain=\"{}\"}}", escaped(domain)), is.into()))
+            .collect(),
     );
     family(
         "store_in_use",
@@ -188,8 +202,7 @@ fn text(relay: &Relay) -> String {
     for (name, help, counter) in [
         ("blocks_out_total", "Blocks copied to the store.", &own.blocks_out),
         ("blocks_there_total", "Blocks that the store had when they were to be copied.", &own.blocks_there),
-        ("blocks_not_out_total", "Blocks that could not be copied to the store.", &own.blocks_not_out),
-        ("blocks_dropped_total", "Blocks not copied because too many waited.", &own.blocks_dropped),
+        ("blocks_again_total", "Blocks that wait for the store again, as it failed.", &own.blocks_again),
         ("blocks_recalled_total", "Blocks that recalls asked for.", &own.blocks_recalled),
         ("blocks_in_total", "Blocks brought in.", &own.blocks_in),
         ("feed_gaps_total", "Times that the daemon's cache was listed, the first time included.", &own.gaps),
@@ -202,6 +215,19 @@ fn text(relay: &Relay) -> String {
         ("store_written_bytes_total", "Bytes of runs that were written.", &store.bytes_written),
     ] {
         family(name, "counter", help, one(counter));
+    }
+    let not_out = NotOut::ALL.map(|(reason, name)| {
+        (format!("{{reason=\"{name}\"}}"), own.blocks_not_out[reason as usize].load(Ordering::Relaxed))
+    });
+    family("blocks_not_out_total", "counter", "Blocks not copied to the store, by reason.", not_out.to_vec());
+    let (bytes, requests) = relay.shared.spending.left();
+    for (name, help, left) in [
+        ("budget_left_bytes", "Bytes that may be copied to the store now.", bytes),
+        ("budget_left_requests", "Requests that may be sent now to copy runs to the store.", requests),
+    ] {
+        if let Some(left) = left {
+            family(name, "gauge", help, vec![(String::new(), left)]);
+        }
     }
     if let Some(events) = &relay.shared.events {
         let counters = &events.counters;
@@ -232,13 +258,13 @@ fn text(relay: &Relay) -> String {
     let errors = ErrorKind::ALL.map(|kind| (format!("{{kind=\"{}\"}}", kind.name()), store.errors(kind)));
     family("store_errors_total", "counter", "Failed requests to the store.", errors.to_vec());
     let spaces = relay.figures();
-    let label = |name: &str| format!("{{space=\"{}\"}}", name.replace('\\', "\\\\").replace('"', "\\\""));
+    let label = |(domain, name): &Names| format!("{{domain=\"{}\",space=\"{}\"}}", escaped(domain), escaped(name));
     for (family_name, help, figure) in [
         ("cached_blocks", "Blocks that the daemon has cached, as the feed tells.", 0),
         ("waiting_runs", "Runs that wait to be copied to the store.", 1),
         ("waiting_recalls", "Recalls that wait.", 2),
     ] {
-        let of = |(name, figures): &(String, (usize, usize, usize))| {
+        let of = |(name, figures): &(Names, Figures)| {
             let all = [figures.0, figures.1, figures.2];
             (label(name), all[figure] as u64)
         };

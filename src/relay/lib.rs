@@ -14,6 +14,7 @@
 //! | [`run`] | the format of a run; verification of every byte that is read |
 //! | [`store`] | the trait [`Store`](store::Store), its errors, and two implementations |
 //! | [`breaker`] | the circuit breaker, as a function of outcomes and time |
+//! | [`budget`], `spending` | bytes and requests a day, as a function of costs and time; the budget with a clock |
 //! | [`endpoint`] | a store with deadlines, circuit breaker, hedged reads, a bound on bytes in flight, counters |
 //! | [`presence`] | which runs of a prefix a store holds, as a hint that is cached |
 //!
@@ -22,6 +23,7 @@
 
 mod adapters;
 pub mod breaker;
+pub mod budget;
 mod chains;
 pub mod config;
 pub mod endpoint;
@@ -35,4 +37,5 @@ pub mod relay;
 pub mod run;
 mod space;
 mod spaces;
+mod spending;
 pub mod store;

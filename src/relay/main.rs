@@ -21,7 +21,7 @@ struct Arguments {
     /// Configuration file
     #[arg(long, value_name = "PATH", default_value = "/etc/kvtide/relay.toml")]
     config: PathBuf,
-    /// Check the configuration and the shared key, and end
+    /// Check the configuration and the shared keys, and end
     #[arg(long)]
     check: bool,
 }
@@ -46,11 +46,11 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<(), Error> {
     let config = Config::read(&arguments.config)?;
     if arguments.check {
-        return config.domain.shared_key().map(|_| tracing::info!("{}: ok", arguments.config.display()));
+        return config.shared_keys(&arguments.config).map(|_| tracing::info!("{}: ok", arguments.config.display()));
     }
     let mut signals =
         Signals::new([SIGTERM, SIGINT]).map_err(|source| Error::System { action: "handle signals", source })?;
-    let relay = Relay::start(config)?;
+    let relay = Relay::start(config, &arguments.config)?;
     tracing::info!("serving metrics on http://{}", relay.listen());
     let signal = signals.forever().next();
     tracing::info!("signal {}: ending", signal.unwrap_or(0));

@@ -3,7 +3,7 @@
 use ring::hmac;
 
 /// Key that all machines which share a store have in common. With it, runs can be read, forged and named.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct SharedKey([u8; 32]);
 
 impl SharedKey {

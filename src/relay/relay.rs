@@ -2,22 +2,24 @@
 
 use crate::adapters;
 use crate::config::Config;
-use crate::endpoint::{Endpoint, EndpointConfig};
+use crate::endpoint::{Endpoint, EndpointConfig, Usage};
 use crate::error::Error;
 use crate::events::Events;
 use crate::http;
 use crate::presence::{Presence, PresenceConfig};
 use crate::space::{Counters, Shared};
 use crate::spaces::Spaces;
+use crate::spending::Spending;
 use crate::store::{ObjectStore, Store, ValkeyConfig, ValkeyStore};
 use kvtide_client::{SpaceChange, Watch};
-use kvtide_wire::hello::SpaceOpened;
+use kvtide_wire::hello::{RelayState, SpaceOpened};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 use tokio::runtime::Runtime;
 
 /// Maximum time of an answer of the daemon.
@@ -30,24 +32,28 @@ const AGAIN: Duration = Duration::from_millis(500);
 const END: Duration = Duration::from_secs(1);
 /// Time between two attempts to serve a space that is open and not served.
 const RETRY: Duration = Duration::from_secs(2);
+/// Minimum time between two states that the daemon is told; it disconnects a relay that tells many more.
+const TELL_MIN: Duration = Duration::from_secs(1);
 /// Threads that talk to the store.
 const STORE_THREADS: usize = 2;
 
 /// A running relay.
 pub struct Relay {
     over: Arc<AtomicBool>,
-    watcher: Option<JoinHandle<()>>,
+    /// One thread for each domain.
+    watchers: Vec<JoinHandle<()>>,
     listen: SocketAddr,
     runtime: Option<Runtime>,
 }
 
 impl Relay {
-    /// Start a relay. A daemon or a store that is not there is no error: the relay goes on trying.
+    /// Start a relay. A daemon or a store that is not there is no error: the relay goes on trying. `path` is the file of the configuration,
+    /// for messages.
     ///
     /// # Errors
     /// The configuration, the shared key or the store cannot be used, or the HTTP address cannot be bound.
-    pub fn start(config: Config) -> Result<Relay, Error> {
-        let key = config.domain.shared_key()?;
+    pub fn start(config: Config, path: &Path) -> Result<Relay, Error> {
+        let keys = config.shared_keys(path)?.into();
         let store = open(&config)?;
         let failed = |action| move |source| Error::System { action, source };
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -69,8 +75,9 @@ impl Relay {
             config.events.as_ref().map(|settings| Events::open(settings, runtime.handle().clone()).map(Arc::new));
         let shared = Shared {
             events: events.transpose()?,
+            spending: Arc::new(Spending::new(&config.copy_out)),
             config: Arc::new(config),
-            key,
+            keys,
             endpoint,
             presence,
             runtime: runtime.handle().clone(),
@@ -78,14 +85,20 @@ impl Relay {
         };
         let (spaces, over) = (Arc::new(Spaces::new(shared)), Arc::new(AtomicBool::new(false)));
         runtime.spawn(http::serve(listener, Arc::clone(&spaces)));
-        if let Some(settings) = &spaces.shared.config.adapters {
-            adapters::start(settings, &spaces)?;
+        for (index, domain) in spaces.shared.config.domains.iter().enumerate() {
+            if let Some(settings) = &domain.adapters {
+                adapters::start(settings, index, &spaces)?;
+            }
         }
-        let watcher = Watcher { spaces, over: Arc::clone(&over) };
-        let watcher = std::thread::Builder::new().name("kvtide-watch".into()).spawn(move || watcher.run());
-        let watcher = Some(watcher.map_err(failed("start the thread that watches the daemon"))?);
         drop(_entered);
-        Ok(Relay { over, watcher, listen, runtime: Some(runtime) })
+        let domains = spaces.shared.config.domains.len();
+        let mut relay = Relay { over, watchers: Vec::new(), listen, runtime: Some(runtime) };
+        for domain in 0..domains {
+            let watcher = Watcher { spaces: Arc::clone(&spaces), domain, over: Arc::clone(&relay.over) };
+            let thread = std::thread::Builder::new().name("kvtide-watch".into()).spawn(move || watcher.run());
+            relay.watchers.push(thread.map_err(failed("start the thread that watches the daemon"))?);
+        }
+        Ok(relay)
     }
 
     /// Return the address of its HTTP listener.
@@ -98,8 +111,10 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
-        if self.watcher.take().is_some_and(|watcher| watcher.join().is_err()) {
-            tracing::error!("the thread that watched the daemon panicked");
+        for watcher in self.watchers.drain(..) {
+            if watcher.join().is_err() {
+                tracing::error!("a thread that watched the daemon panicked");
+            }
         }
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(END);
@@ -122,9 +137,21 @@ fn open(config: &Config) -> Result<Arc<dyn Store>, Error> {
     Ok(Arc::new(ObjectStore::open(&settings.url, &options, settings.deadline())?))
 }
 
-/// The thread that watches which spaces the daemon has open.
+/// Return the state of the relay for `kvtide status`.
+fn state(store: &str, usage: &Usage) -> RelayState {
+    let since_s = usage.since.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let text = match &usage.failed {
+        None => format!("store {store} is in use"),
+        Some(error) => format!("store {store} is NOT USED: {error}"),
+    };
+    RelayState { since_s, text }
+}
+
+/// The thread that watches which spaces of a domain the daemon has open.
 struct Watcher {
     spaces: Arc<Spaces>,
+    /// Index of the domain.
+    domain: usize,
     /// The relay is to end.
     over: Arc<AtomicBool>,
 }
@@ -133,21 +160,22 @@ impl Watcher {
     fn run(&self) {
         let mut logged = String::new();
         while !self.over.load(Ordering::Relaxed) {
-            let daemon = &self.spaces.shared.config.daemon;
-            match Watch::connect(&daemon.socket, daemon.token_file.as_deref(), ANSWER) {
+            let config = &self.spaces.shared.config;
+            let (daemon, domain) = (&config.daemon, &config.domains[self.domain]);
+            match Watch::connect(&daemon.socket, domain.token_file.as_deref(), ANSWER) {
                 Ok((watch, open)) => {
                     logged.clear();
-                    tracing::info!("connected to the daemon at {}", daemon.socket.display());
-                    self.spaces.set_connected(true);
+                    tracing::info!("domain {}: connected to the daemon at {}", domain.name, daemon.socket.display());
+                    self.spaces.set_connected(self.domain, true);
                     self.watch(&watch, open);
-                    self.spaces.set_connected(false);
-                    self.spaces.close_all();
+                    self.spaces.set_connected(self.domain, false);
+                    self.spaces.close_all(self.domain);
                 }
                 Err(error) => {
                     // Once for each reason: a daemon may be away for long.
                     let error = error.to_string();
                     if error != logged {
-                        tracing::warn!("{error}; the relay tries again every {AGAIN:?}");
+                        tracing::warn!("domain {}: {error}; the relay tries again every {AGAIN:?}", domain.name);
                         logged = error;
                     }
                     // PACE: until the daemon is there, or the relay ends.
@@ -155,14 +183,25 @@ impl Watcher {
                 }
             }
         }
-        self.spaces.close_all();
+        self.spaces.close_all(self.domain);
     }
 
     /// Serve the spaces that open until the daemon or the relay ends.
     fn watch(&self, watch: &Watch, open: Vec<SpaceOpened>) {
         let mut open: BTreeMap<u32, SpaceOpened> = open.into_iter().map(|space| (space.space, space)).collect();
         let mut retry_at = Instant::now();
+        // The state that the daemon has, and when it was told.
+        let mut told: Option<(Usage, Instant)> = None;
         while !self.over.load(Ordering::Relaxed) {
+            let usage = self.spaces.shared.endpoint.usage();
+            let is_due = told.as_ref().is_none_or(|(last, at)| *last != usage && at.elapsed() >= TELL_MIN);
+            if is_due {
+                // A connection that is over is noticed below.
+                if let Err(error) = watch.tell(&state(self.spaces.shared.endpoint.address(), &usage)) {
+                    tracing::debug!("{error}");
+                }
+                told = Some((usage, Instant::now()));
+            }
             match watch.next(LOOK) {
                 Ok(Some(SpaceChange::Opened(space))) => {
                     open.insert(space.space, space);
@@ -177,7 +216,7 @@ impl Watcher {
             }
             // A space that the daemon did not let it attach to, or of which a session has ended, is tried again.
             if Instant::now() >= retry_at {
-                open.values().for_each(|space| self.spaces.open(space));
+                open.values().for_each(|space| self.spaces.open(self.domain, space));
                 retry_at = Instant::now() + RETRY;
             }
         }

@@ -1,13 +1,16 @@
 //! One space: a session for each shard, a thread that follows the feed, and copiers that move runs between daemon and store.
 
-use crate::chains::{Chains, ends, keys_of};
+use crate::budget::Cost;
+use crate::chains::{Chains, Taken, ends, keys_of};
 use crate::config::{Config, When};
 use crate::endpoint::Endpoint;
-use crate::events::{Events, Follower};
+use crate::events::{Events, Follower, NoStream};
 use crate::name::{RunName, SharedKey, SpaceKeys};
 use crate::presence::Presence;
-use crate::queue::{Expected, Job, Queue, Recall, Share};
-use crate::run::{BlockKey, Run, run_blocks, runs_of};
+use crate::queue::{Expected, Job, Outgoing, Queue, Recall, Share};
+use crate::run::{BlockKey, Layout, Run, run_blocks, runs_of};
+use crate::spending::Spending;
+use crate::store::{ErrorKind, StoreError};
 use bytes::Bytes;
 use kvtide_client::{Channel, Client, Options, SpaceSpec};
 use kvtide_types::{FeedEvent, Level, Status};
@@ -35,13 +38,21 @@ const NO_MEMORY: &str = "the session's memory is not this process's any more";
 /// Time between two looks whether the space is over, while nothing happens.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// Time between two questions for a stream of KV events that another thread has.
+const STREAM_RETRY: Duration = Duration::from_secs(1);
+/// Times that a run is tried again although the store took others: its object may be the cause.
+const TRIES_MAX: u32 = 3;
+/// Pause after a run that the store did not take, doubled up to a maximum until it takes one.
+const PAUSE_MIN: Duration = Duration::from_millis(500);
+const PAUSE_MAX: Duration = Duration::from_secs(8);
+
 /// Shared by all spaces of a relay.
 #[derive(Clone)]
 pub struct Shared {
     /// The configuration.
     pub config: Arc<Config>,
-    /// The key of all relays that share.
-    pub key: SharedKey,
+    /// The keys of all relays that share, by domain.
+    pub keys: Arc<[SharedKey]>,
     /// The store.
     pub endpoint: Arc<Endpoint>,
     /// Cached answers about runs in the store.
@@ -52,6 +63,74 @@ pub struct Shared {
     pub counters: Arc<Counters>,
     /// KV events for routers, if they are on.
     pub events: Option<Arc<Events>>,
+    /// What copies to the store may cost.
+    pub spending: Arc<Spending>,
+}
+
+/// Why blocks were not copied to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotOut {
+    /// The daemon did not have them any more.
+    Gone,
+    /// The store failed, and more runs waited for it than fit, or it refused this one only.
+    Store,
+    /// The budget was used up, and more runs waited for it than fit.
+    Budget,
+    /// More runs waited than fit.
+    Full,
+}
+
+impl NotOut {
+    /// All reasons with their names in metrics, in the order of their discriminants.
+    pub const ALL: [(NotOut, &str); 4] =
+        [(NotOut::Gone, "gone"), (NotOut::Store, "store"), (NotOut::Budget, "budget"), (NotOut::Full, "queue_full")];
+}
+
+/// Pause of a space's copies. The breaker alone would not do: a store that answers reads and fails writes keeps it closed.
+#[derive(Debug, Default)]
+struct Pause {
+    until: Option<Instant>,
+    length: Duration,
+    /// Runs that the store took.
+    taken: u64,
+}
+
+impl Pause {
+    fn left(&self) -> Option<Duration> {
+        self.until?.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+    }
+
+    fn failed(&mut self) {
+        // Copies that were in flight together are one failure.
+        if self.left().is_none() {
+            self.length = (self.length * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+            self.until = Some(Instant::now() + self.length);
+        }
+    }
+
+    fn took_one(&mut self) {
+        *self = Pause { taken: self.taken + 1, ..Pause::default() };
+    }
+}
+
+/// Why one run was not copied.
+enum Failed {
+    /// The daemon does not have it.
+    Gone(String),
+    /// The store.
+    Store(StoreError),
+}
+
+impl From<StoreError> for Failed {
+    fn from(error: StoreError) -> Failed {
+        Failed::Store(error)
+    }
+}
+
+impl From<String> for Failed {
+    fn from(why: String) -> Failed {
+        Failed::Gone(why)
+    }
 }
 
 /// Counters since the start, over all spaces.
@@ -61,10 +140,10 @@ pub struct Counters {
     pub blocks_out: AtomicU64,
     /// Blocks of runs that the store had already.
     pub blocks_there: AtomicU64,
-    /// Blocks of runs that could not be copied to the store: gone meanwhile, or the store failed.
-    pub blocks_not_out: AtomicU64,
-    /// Blocks not copied because too many waited.
-    pub blocks_dropped: AtomicU64,
+    /// Blocks not copied, by reason. The next use of their prefix asks for them again.
+    pub blocks_not_out: [AtomicU64; NotOut::ALL.len()],
+    /// Blocks of runs that the store failed to take and that wait for it again.
+    pub blocks_again: AtomicU64,
     /// Blocks brought in.
     pub blocks_in: AtomicU64,
     /// Blocks asked for by recalls.
@@ -85,6 +164,8 @@ pub struct Space {
 
 struct Inner {
     shared: Shared,
+    /// Index of its domain.
+    domain: usize,
     space: SpaceOpened,
     /// Keys of each shard.
     keys: Vec<SpaceKeys>,
@@ -97,23 +178,25 @@ struct Inner {
     queue: Queue,
     chains: Mutex<Chains>,
     pace: Pace,
+    pause: Mutex<Pause>,
 }
 
 impl Space {
-    /// Attach to a space and serve it until it is dropped or until the daemon ends the sessions.
+    /// Attach to a space of a domain and serve it until it is dropped or until the daemon ends the sessions.
     ///
     /// # Errors
     /// The daemon refuses a session, or a thread cannot be started.
-    pub fn start(shared: Shared, space: SpaceOpened) -> Result<Space, kvtide_client::Error> {
+    pub fn start(shared: Shared, domain: usize, space: SpaceOpened) -> Result<Space, kvtide_client::Error> {
         let block_bytes = space.planes.iter().map(|plane| u64::from(plane.page_bytes)).sum();
         let run_blocks = run_blocks(block_bytes, shared.config.store.object_bytes()).min(RUN_BLOCKS_MAX);
-        let domain = &shared.config.domain;
-        let keys_of = |shard| SpaceKeys::new(&shared.key, &domain.name, &space.fingerprint, shard, domain.encrypt);
+        let (of, key) = (&shared.config.domains[domain], &shared.keys[domain]);
+        let keys_of = |shard| SpaceKeys::new(key, &of.name, &space.fingerprint, shard, of.encrypt);
         let keys = (0..u32::from(space.shards)).map(keys_of).collect();
-        let clients = (0..space.shards).map(|shard| attach(&shared.config, &space, shard, run_blocks));
+        let clients = (0..space.shards).map(|shard| attach(&shared.config, domain, &space, shard, run_blocks));
         let clients = clients.collect::<Result<Vec<_>, _>>()?;
-        let (queue, chains, pace) = (Queue::default(), Mutex::default(), Pace::default());
-        let inner = Inner { shared, space, keys, clients, block_bytes, run_blocks, queue, chains, pace };
+        let (queue, chains, pause) = (Queue::new(shared.spending.is_limited()), Mutex::default(), Mutex::default());
+        let pace = Pace::default();
+        let inner = Inner { shared, domain, space, keys, clients, block_bytes, run_blocks, queue, chains, pace, pause };
         let inner = Arc::new(inner);
         let mut space = Space { inner, threads: Vec::new() };
         let feed = space.inner.clients[0].channel(0)?;
@@ -124,7 +207,7 @@ impl Space {
             let slots = (u32::from(copier) * run_blocks..).take(run_blocks as usize).collect();
             let mut copier = Copier { inner: Arc::clone(&space.inner), channels, slots };
             space.spawn("kvtide-copier", move |inner| {
-                while let Some(job) = inner.queue.take() {
+                while let Some(job) = inner.queue.take(|run| inner.may_go(run)) {
                     copier.work(job);
                 }
             });
@@ -151,6 +234,11 @@ impl Space {
     /// Return the fingerprint of the space.
     pub fn fingerprint(&self) -> [u8; 32] {
         self.inner.space.fingerprint
+    }
+
+    /// Return the index of its domain.
+    pub fn domain(&self) -> usize {
+        self.inner.domain
     }
 
     /// Return the name of the space.
@@ -220,12 +308,18 @@ impl Drop for Ends {
     }
 }
 
-fn attach(config: &Config, space: &SpaceOpened, shard: u16, run_blocks: u32) -> Result<Client, kvtide_client::Error> {
+fn attach(
+    config: &Config,
+    domain: usize,
+    space: &SpaceOpened,
+    shard: u16,
+    run_blocks: u32,
+) -> Result<Client, kvtide_client::Error> {
     let SpaceOpened { fingerprint, page_tokens, shards, .. } = *space;
     let (name, planes) = (space.name.clone(), space.planes.clone());
     let frames = vec![0; classes(&planes).len()];
     let spec = SpaceSpec { name, fingerprint, page_tokens, planes, shards, shard };
-    let token_file = config.daemon.token_file.clone();
+    let token_file = config.domains[domain].token_file.clone();
     let options = Options::new(config.daemon.socket.clone(), spec, frames);
     let client = Client::attach(Options { token_file, relay: true, seqs_max: 1, channels: COPIERS + 1, ..options })?;
     client.allocate_blocks(u32::from(COPIERS) * run_blocks)?;
@@ -237,17 +331,43 @@ impl Inner {
         self.chains.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn pause(&self) -> MutexGuard<'_, Pause> {
+        self.pause.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Return how long the store is not used for copies, because it failed.
+    fn away(&self) -> Option<Duration> {
+        self.shared.endpoint.wait().or_else(|| self.pause().left())
+    }
+
     /// Follow the feed, and queue runs to copy by the rules of the configuration.
     fn follow(&self, mut feed: Channel) {
-        let follower = self.shared.events.as_ref().and_then(|events| events.follow(&self.space));
+        let mut follower = None;
+        let mut ask_at = self.shared.events.is_some().then(Instant::now);
         // No number of an event: the first answer is a gap, even if an earlier one was lost on its way.
         let mut next = u64::MAX;
+        let mut has_listed = false;
         while !self.queue.is_over() {
+            if ask_at.is_some_and(|at| Instant::now() >= at)
+                && let Some(events) = &self.shared.events
+            {
+                let followed = events.follow(&self.space);
+                // The thread that has the stream may be ending.
+                ask_at = (followed.as_ref().err() == Some(&NoStream::Taken)).then(|| Instant::now() + STREAM_RETRY);
+                follower = followed.ok();
+                if follower.is_some()
+                    && has_listed
+                    && let Err(error) = self.list(&mut feed, follower.as_ref())
+                {
+                    return tracing::debug!("space {}: cannot list: {error}", self.space.name);
+                }
+            }
             let part = match feed.follow(next, LOOK) {
                 Ok(part) => part,
                 Err(error) => return tracing::debug!("space {}: the feed has ended: {error}", self.space.name),
             };
             next = part.next;
+            has_listed = true;
             // Blocks stored by engines, with their parents, and prefixes that were used.
             let (mut stored, mut used) = (Vec::new(), Vec::new());
             for event in part.events {
@@ -310,13 +430,61 @@ impl Inner {
 
     /// Have the runs of a prefix copied to the store.
     fn copy_out(&self, last: u128) {
-        let runs = self.chains().take_runs(last, self.run_blocks);
-        for run in runs {
-            if let Err(run) = self.queue.copy_out(run) {
-                add(&self.shared.counters.blocks_dropped, run.len());
-                self.chains().give_back(&run);
-            }
+        let Taken { blocks, runs, others } = self.chains().take_runs(last, self.run_blocks);
+        let fails = self.away().is_some();
+        for run in self.queue.copy_out(blocks, runs, &others, fails) {
+            let reason = match fails {
+                true => NotOut::Store,
+                false if self.shared.spending.is_short() => NotOut::Budget,
+                false => NotOut::Full,
+            };
+            self.give_up(&run, reason);
         }
+    }
+
+    /// Count a run that is not copied. The next use of its prefix asks for it again.
+    fn give_up(&self, run: &[BlockKey], reason: NotOut) {
+        add(&self.shared.counters.blocks_not_out[reason as usize], run.len());
+        self.chains().give_back(run);
+    }
+
+    /// Return how long a run has to wait: for the store, or for the budget, which is charged if it may go.
+    fn may_go(&self, run: &[BlockKey]) -> Result<(), Duration> {
+        self.away().map_or(Ok(()), Err)?;
+        self.shared.spending.take(self.cost(run.len() as u32, self.keys.len() as u64))
+    }
+
+    /// Return the cost of writing a run for some shards: each asks for presence and writes an object.
+    fn cost(&self, count: u32, shards: u64) -> Cost {
+        let encrypted = self.keys.first().is_some_and(SpaceKeys::encrypted);
+        let bytes = Layout { count, block_bytes: self.block_bytes, encrypted }.total_bytes();
+        Cost { bytes: shards * bytes, requests: 2 * shards }
+    }
+
+    /// A run was not copied: it waits for the store again, or is given up.
+    fn not_copied(&self, mut outgoing: Outgoing, failed: Failed) {
+        let reason = match failed {
+            Failed::Gone(why) => {
+                tracing::debug!("space {}: a run was not copied out: {why}", self.space.name);
+                NotOut::Gone
+            }
+            Failed::Store(error) => {
+                tracing::debug!("space {}: a run waits for the store: {error}", self.space.name);
+                let mut pause = self.pause();
+                pause.failed();
+                // While the store takes no run, this one is not to blame.
+                outgoing.tries += u32::from(pause.taken > outgoing.taken_before);
+                outgoing.taken_before = pause.taken;
+                drop(pause);
+                if outgoing.tries <= TRIES_MAX {
+                    add(&self.shared.counters.blocks_again, outgoing.run.len());
+                    let dropped = self.queue.again(outgoing);
+                    return dropped.into_iter().for_each(|run| self.give_up(&run, NotOut::Store));
+                }
+                NotOut::Store
+            }
+        };
+        self.give_up(&outgoing.run, reason);
     }
 
     /// Return the names of a run, one for each shard.
@@ -349,16 +517,9 @@ struct Copier {
 impl Copier {
     fn work(&mut self, job: Job) {
         match job {
-            Job::CopyOut(run) => {
-                let counters = Arc::clone(&self.inner.shared.counters);
-                match self.copy_out(&run) {
-                    Ok(true) => add(&counters.blocks_out, run.len()),
-                    Ok(false) => add(&counters.blocks_there, run.len()),
-                    Err(why) => {
-                        add(&counters.blocks_not_out, run.len());
-                        self.inner.chains().give_back(&run);
-                        tracing::debug!("space {}: a run was not copied out: {why}", self.inner.space.name);
-                    }
+            Job::CopyOut(outgoing) => {
+                if let Err(failed) = self.copy_and_count(&outgoing.run) {
+                    self.inner.not_copied(outgoing, failed);
                 }
             }
             // The askers of those may have stopped waiting.
@@ -375,22 +536,23 @@ impl Copier {
 
     /// Copy the runs of a prefix out. Return how many of its blocks the store has then, from the first on.
     fn share(&mut self, hashes: &[u128], until: Instant) -> usize {
-        let keys = keys_of(hashes);
-        let mut there = 0;
-        for (first, len) in runs_of(0, keys.len() as u32, self.inner.run_blocks) {
-            if until <= Instant::now() || self.inner.queue.is_over() {
+        let inner = Arc::clone(&self.inner);
+        let (keys, mut there) = (keys_of(hashes), 0);
+        for (first, len) in runs_of(0, keys.len() as u32, inner.run_blocks) {
+            let run = &keys[first as usize..(first + len) as usize];
+            // Somebody waits for it, so it goes before what waits in the queue; but not beyond the budget.
+            if until <= Instant::now() || inner.queue.is_over() || inner.may_go(run).is_err() {
                 return there;
             }
-            let run = &keys[first as usize..(first + len) as usize];
-            match self.copy_out(run) {
-                Ok(copied) => {
-                    let counters = &self.inner.shared.counters;
-                    add(if copied { &counters.blocks_out } else { &counters.blocks_there }, run.len());
-                    there += run.len();
-                }
-                Err(why) => {
-                    add(&self.inner.shared.counters.blocks_not_out, run.len());
-                    tracing::debug!("space {}: a shared run was not copied out: {why}", self.inner.space.name);
+            match self.copy_and_count(run) {
+                Ok(()) => there += run.len(),
+                Err(failed) => {
+                    let (why, reason) = match failed {
+                        Failed::Gone(why) => (why, NotOut::Gone),
+                        Failed::Store(error) => (error.to_string(), NotOut::Store),
+                    };
+                    add(&inner.shared.counters.blocks_not_out[reason as usize], run.len());
+                    tracing::debug!("space {}: a shared run was not copied out: {why}", inner.space.name);
                     return there;
                 }
             }
@@ -398,19 +560,48 @@ impl Copier {
         there
     }
 
-    /// Copy a run to the store. Return false if the store had it.
-    fn copy_out(&mut self, run: &[BlockKey]) -> Result<bool, String> {
+    /// Copy a run to the store, if it does not have it. The budget was charged for it.
+    fn copy_and_count(&mut self, run: &[BlockKey]) -> Result<(), Failed> {
         let inner = Arc::clone(&self.inner);
+        let mut unspent = inner.cost(run.len() as u32, inner.keys.len() as u64);
+        let copied = self.copy_out(run, &mut unspent);
+        inner.shared.spending.give_back(unspent);
+        let counters = &inner.shared.counters;
+        match copied? {
+            true => {
+                inner.pause().took_one();
+                add(&counters.blocks_out, run.len());
+            }
+            false => add(&counters.blocks_there, run.len()),
+        }
+        Ok(())
+    }
+
+    /// Copy a run to the store. Return false if the store had it. What it costs is subtracted from `unspent`.
+    fn copy_out(&mut self, run: &[BlockKey], unspent: &mut Cost) -> Result<bool, Failed> {
+        let inner = Arc::clone(&self.inner);
+        if !inner.chains().has_all(run) {
+            return Err(Failed::Gone("the daemon has dropped a block of it".into()));
+        }
         let (shared, names) = (&inner.shared, inner.names(run));
-        let present = shared.runtime.block_on(shared.endpoint.present(&names)).map_err(|error| error.to_string())?;
+        let present = shared.runtime.block_on(shared.endpoint.present(&names));
+        if present.as_ref().err().is_none_or(|error| error.kind != ErrorKind::NotSent) {
+            unspent.requests -= names.len() as u64;
+        }
+        let present = present?;
         let missing = present.iter().zip(0..).filter(|(present, _)| !**present).map(|(_, shard)| shard);
         let missing: Vec<usize> = missing.collect();
         for &shard in &missing {
             let blocks = self.read(shard, run)?;
             let pages: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
             let object = Run::new(&inner.keys[shard], run, inner.block_bytes).encode(&pages);
-            let put = shared.endpoint.put(&names[shard], object);
-            shared.runtime.block_on(put).map_err(|error| error.to_string())?;
+            let bytes = object.len() as u64;
+            let put = shared.runtime.block_on(shared.endpoint.put(&names[shard], object));
+            if put.as_ref().err().is_none_or(|error| error.kind != ErrorKind::NotSent) {
+                // A write that failed may have happened.
+                *unspent = Cost { bytes: unspent.bytes.saturating_sub(bytes), requests: unspent.requests - 1 };
+            }
+            put?;
         }
         names.iter().for_each(|name| shared.presence.note(name, true));
         Ok(!missing.is_empty())

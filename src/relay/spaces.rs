@@ -7,25 +7,32 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// Domain and name of a space.
+pub type Names = (String, String);
+/// Cached blocks, waiting runs, waiting recalls.
+pub type Figures = (usize, usize, usize);
+
 /// All spaces, and their shared state.
 pub(crate) struct Spaces {
     pub shared: Shared,
-    /// By the daemon's number.
+    /// By the daemon's number, which no space of another domain has.
     spaces: Mutex<BTreeMap<u32, Space>>,
     /// Why a space is not served, by the daemon's number: logged when it changes, since an attach is tried again and again.
     refused: Mutex<BTreeMap<u32, String>>,
-    connected: AtomicBool,
+    /// By domain.
+    connected: Vec<AtomicBool>,
 }
 
 impl Spaces {
     /// Serve no space yet.
     pub fn new(shared: Shared) -> Spaces {
-        Spaces { shared, spaces: Mutex::default(), refused: Mutex::default(), connected: AtomicBool::new(false) }
+        let connected = shared.config.domains.iter().map(|_| AtomicBool::new(false)).collect();
+        Spaces { shared, spaces: Mutex::default(), refused: Mutex::default(), connected }
     }
 
-    /// Note whether the daemon answers.
-    pub fn set_connected(&self, connected: bool) {
-        self.connected.store(connected, Ordering::Relaxed);
+    /// Note whether the daemon answers for a domain.
+    pub fn set_connected(&self, domain: usize, connected: bool) {
+        self.connected[domain].store(connected, Ordering::Relaxed);
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<u32, Space>> {
@@ -36,39 +43,51 @@ impl Spaces {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Return whether the relay is connected to the daemon.
-    pub fn is_connected(&self) -> bool {
-        self.connected.load(Ordering::Relaxed)
+    /// Return for each domain whether the relay is connected to the daemon.
+    pub fn connected(&self) -> Vec<(&str, bool)> {
+        let names = self.shared.config.domains.iter().map(|domain| domain.name.as_str());
+        names.zip(self.connected.iter().map(|connected| connected.load(Ordering::Relaxed))).collect()
     }
 
-    /// Return the name, and the figures, of each space.
-    pub fn figures(&self) -> Vec<(String, (usize, usize, usize))> {
-        self.all().values().map(|space| (space.name().to_owned(), space.figures())).collect()
+    /// Return the domain and the name, and the figures, of each space.
+    pub fn figures(&self) -> Vec<(Names, Figures)> {
+        let domain = |space: &Space| self.shared.config.domains[space.domain()].name.clone();
+        self.all().values().map(|space| ((domain(space), space.name().to_owned()), space.figures())).collect()
     }
 
-    /// Have a prefix brought in. Return false if no space with this fingerprint is served.
-    pub fn recall(&self, fingerprint: [u8; 32], recall: Recall) -> bool {
-        self.with(fingerprint, |space| space.recall(recall))
+    /// Have a prefix brought in. Return false if no space with this fingerprint is served, or spaces of two domains have it and none is
+    /// named.
+    pub fn recall(&self, domain: Option<&str>, fingerprint: [u8; 32], recall: Recall) -> bool {
+        self.with(domain, fingerprint, |space| space.recall(recall))
     }
 
-    /// Have a prefix copied out now. Return false if no space with this fingerprint is served.
-    pub fn share(&self, fingerprint: [u8; 32], share: Share) -> bool {
-        self.with(fingerprint, |space| space.share(share))
+    /// Have a prefix copied out now. Otherwise as [`Spaces::recall`].
+    pub fn share(&self, domain: Option<&str>, fingerprint: [u8; 32], share: Share) -> bool {
+        self.with(domain, fingerprint, |space| space.share(share))
     }
 
-    fn with(&self, fingerprint: [u8; 32], act: impl FnOnce(&Space)) -> bool {
+    fn with(&self, domain: Option<&str>, fingerprint: [u8; 32], act: impl FnOnce(&Space)) -> bool {
         let all = self.all();
-        let served = all.values().find(|space| space.fingerprint() == fingerprint && !space.is_over());
-        served.map(act).is_some()
+        let named = |space: &&Space| domain.is_none_or(|name| self.shared.config.domains[space.domain()].name == name);
+        let served = |space: &&Space| space.fingerprint() == fingerprint && !space.is_over() && named(space);
+        let mut found = all.values().filter(served);
+        match found.next() {
+            // A space of the same domain has other planes or shards; one of another domain, other tenants' blocks.
+            Some(space) if found.all(|other| other.domain() == space.domain()) => {
+                act(space);
+                true
+            }
+            _ => false,
+        }
     }
 
-    /// Serve a space, unless it is served.
-    pub fn open(&self, space: &SpaceOpened) {
+    /// Serve a space of a domain, unless it is served.
+    pub fn open(&self, domain: usize, space: &SpaceOpened) {
         let (number, name) = (space.space, &space.name);
         if self.all().contains_key(&number) {
             return;
         }
-        match Space::start(self.shared.clone(), space.clone()) {
+        match Space::start(self.shared.clone(), domain, space.clone()) {
             Ok(space) => {
                 tracing::info!("space {number} ({name}): served");
                 self.all().insert(number, space);
@@ -99,10 +118,11 @@ impl Spaces {
         ended.into_iter().for_each(|number| self.close(number));
     }
 
-    /// Stop to serve all spaces.
-    pub fn close_all(&self) {
+    /// Stop to serve all spaces of a domain.
+    pub fn close_all(&self, domain: usize) {
+        // Those of other domains are logged once more.
         self.refused().clear();
-        let all: Vec<u32> = self.all().keys().copied().collect();
+        let all: Vec<u32> = self.all().iter().filter(|(_, space)| space.domain() == domain).map(|(n, _)| *n).collect();
         all.into_iter().for_each(|number| self.close(number));
     }
 }

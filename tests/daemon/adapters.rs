@@ -34,14 +34,14 @@ impl Machine {
 
     /// Start its relay, with more of its configuration.
     fn relay(&self, dir: &Dir, rest: &str) -> Relay {
-        let relay = Relay::start(self.configuration(dir, rest, |text| text)).unwrap();
+        let relay = Relay::start(self.configuration(dir, rest, |text| text), Path::new("relay.toml")).unwrap();
         until_served(relay.listen(), 1);
         relay
     }
 
     fn configuration(&self, dir: &Dir, rest: &str, change: impl Fn(String) -> String) -> Config {
         let uid = rustix::process::geteuid().as_raw();
-        let adapters = format!("[adapters]\nsocket = \"{}\"\nuids = [{uid}]\n", self.socket.display());
+        let adapters = format!("[domains.adapters]\nsocket = \"{}\"\nuids = [{uid}]\n", self.socket.display());
         let text = change(configuration(dir, self.daemon.socket(), &format!("{adapters}{rest}")));
         Config::parse(Path::new("relay.toml"), &text).unwrap()
     }
@@ -148,7 +148,7 @@ fn an_engine_never_waits_longer_than_it_said() {
     let file = format!("file://{}", dir.path().join("store").display());
     let config = machine
         .configuration(&dir, "", |text| text.replace(&file, &url).replace("[store]", "[store]\ndeadline_ms = 500"));
-    let relay = Relay::start(config).unwrap();
+    let relay = Relay::start(config, Path::new("relay.toml")).unwrap();
     until_served(relay.listen(), 1);
     let deadline = Instant::now() + BOUND;
     let first = loop {
@@ -182,16 +182,20 @@ fn only_engines_of_the_domain_may_ask() {
     let uids = format!("uids = [{}]", rustix::process::geteuid().as_raw());
     let config = machine.configuration(&dir, "", |text| {
         // Only in the table of adapters.
-        let (head, adapters) = text.split_once("[adapters]").unwrap();
-        format!("{head}[adapters]{}", adapters.replace(&uids, &access))
+        let (head, adapters) = text.split_once("[domains.adapters]").unwrap();
+        format!("{head}[domains.adapters]{}", adapters.replace(&uids, &access))
     });
-    let relay = Relay::start(config).unwrap();
+    let relay = Relay::start(config, Path::new("relay.toml")).unwrap();
     until_served(relay.listen(), 1);
     let mut questions = machine.questions();
     // The refusal may come before the question is sent.
     let refused = questions.recall(&hashes(1, 8), BOUND);
     assert!(refused.is_none_or(|question| answer(&mut questions, question) == Progress::Failed));
-    assert!(questions.trouble().unwrap().contains("uids of the relay's [adapters]"), "{:?}", questions.trouble());
+    assert!(
+        questions.trouble().unwrap().contains("uids of the relay's [domains.adapters]"),
+        "{:?}",
+        questions.trouble()
+    );
     let enter = |token: &[u8]| {
         let socket = Socket::connect(&machine.socket).unwrap();
         let token = Some(kvtide_wire::hello::Token::new(token).unwrap());

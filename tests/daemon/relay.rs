@@ -7,7 +7,8 @@ use kvtide_client::{Channel, Client, Error, Options, SpaceChange, SpaceSpec, Wat
 use kvtide_types::FeedEvent;
 use kvtide_wire::entry::Level;
 use kvtide_wire::geometry::classes;
-use kvtide_wire::hello::SpaceOpened;
+use kvtide_wire::hello::{RelayState, SpaceOpened};
+use kvtide_wire::os::socket::{Received, Socket};
 use kvtide_wire::status::Status;
 use rustix::process::Signal;
 use std::collections::BTreeSet;
@@ -84,6 +85,54 @@ fn watch(daemon: &PrivateDaemon) -> (Watch, Vec<SpaceOpened>) {
 
 fn next(watch: &Watch) -> SpaceChange {
     watch.next(BOUND).unwrap().expect("a change within the time")
+}
+
+/// Return domain and text of the relays in a status.
+fn told(status: &serde_json::Value) -> Vec<(&str, &str)> {
+    let relays = status["relays"].as_array().unwrap().iter();
+    relays.map(|relay| (relay["domain"].as_str().unwrap(), relay["text"].as_str().unwrap())).collect()
+}
+
+#[test]
+fn the_status_shows_what_relays_tell_while_they_watch() {
+    let mut daemon = daemon(&with_relays("a"));
+    let state = |text: &str| RelayState { since_s: 1_700_000_000, text: text.into() };
+    let (silent, (tells, _)) = (watch(&daemon), watch(&daemon));
+    tells.tell(&state("store s3://b/ is in use")).unwrap();
+    tells.tell(&state("store s3://b/ is NOT USED: no\nanswer")).unwrap();
+    until_status(&mut daemon, "both are shown", |status| {
+        let mut told = told(status);
+        told.sort_unstable();
+        told == [("a", ""), ("a", "store s3://b/ is NOT USED: no\u{fffd}answer")]
+    });
+    let socket = daemon.socket().to_str().unwrap();
+    let shown = Command::new(env!("CARGO_BIN_EXE_kvtide")).args(["status", "--socket", socket]).output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    let (pid, uid) = (std::process::id(), rustix::process::geteuid().as_raw());
+    let line = format!("relay      domain a  pid {pid} uid {uid}: store s3://b/ is NOT USED: no\u{fffd}answer (since ");
+    assert!(shown.contains(&line), "{line} is not in:\n{shown}");
+    drop((silent, tells));
+    until_status(&mut daemon, "none is left", |status| told(status).is_empty());
+}
+
+#[test]
+fn a_relay_that_tells_nonsense_or_too_much_is_disconnected() {
+    let mut daemon = daemon(&with_relays("a"));
+    let state = RelayState { since_s: 1, text: "fine".into() }.encode();
+    let mut control = state.clone();
+    *control.last_mut().unwrap() = 0x1b;
+    let many = vec![state.clone(); 100];
+    for messages in [vec![b"nonsense".to_vec()], vec![state, control], vec![vec![0; 4096]], many] {
+        let socket = Socket::connect(daemon.socket()).unwrap();
+        socket.send(&kvtide_wire::hello::Watch { token: None }.encode(), &[]).unwrap();
+        let mut bytes = [0; 4096];
+        assert!(socket.receive_within(&mut bytes, 0, BOUND).is_ok(), "the list of spaces, which is empty");
+        // A send fails once it is disconnected.
+        messages.iter().for_each(|message| _ = socket.send(message, &[]));
+        assert!(socket.receive_within(&mut bytes, 0, BOUND).is_err());
+        assert!(matches!(socket.receive(&mut bytes, 0), Ok(Received::Closed)), "it is disconnected");
+        until_status(&mut daemon, "no relay is left", |status| told(status).is_empty());
+    }
 }
 
 /// Start a daemon with an engine that has stored a prefix, and a relay that knows it.

@@ -24,7 +24,7 @@ pub fn configuration(dir: &Dir, socket: &Path, rest: &str) -> String {
     std::fs::write(&key, "0123456789abcdef".repeat(4)).unwrap();
     std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
     format!(
-        "[daemon]\nsocket = \"{}\"\n[domain]\nname = \"a\"\nshared_key_file = \"{}\"\n[store]\nurl = \"file://{}\"\n\
+        "[daemon]\nsocket = \"{}\"\n[[domains]]\nname = \"a\"\nshared_key_file = \"{}\"\n[store]\nurl = \"file://{}\"\n\
          [http]\nlisten = \"127.0.0.1:0\"\n{rest}\n",
         socket.display(),
         key.display(),
@@ -34,7 +34,7 @@ pub fn configuration(dir: &Dir, socket: &Path, rest: &str) -> String {
 
 fn relay(dir: &Dir, daemon: &PrivateDaemon, rest: &str) -> Relay {
     let text = configuration(dir, daemon.socket(), rest);
-    Relay::start(Config::parse(Path::new("relay.toml"), &text).unwrap()).unwrap()
+    Relay::start(Config::parse(Path::new("relay.toml"), &text).unwrap(), Path::new("relay.toml")).unwrap()
 }
 
 /// Send a request; return the status and the body.
@@ -307,20 +307,76 @@ fn a_store_that_hangs_is_left_alone_and_engines_go_on() {
     let text = configuration(&dir, daemon.socket(), "[copy_out]\nwhen = \"stored\"");
     let file = format!("file://{}", dir.path().join("store").display());
     let text = text.replace(&file, &url).replace("[store]", "[store]\ndeadline_ms = 50");
-    let relay = Relay::start(Config::parse(Path::new("relay.toml"), &text).unwrap()).unwrap();
+    let relay = Relay::start(Config::parse(Path::new("relay.toml"), &text).unwrap(), Path::new("relay.toml")).unwrap();
     until_served(relay.listen(), 1);
     for prefix in 1..=4 {
         store(&mut engine.1, &mut engine.2, prefix, 8, Level::Published);
         load(&mut engine.1, &mut engine.2, prefix, 8);
         assert_eq!(recall(relay.listen(), &hashes(9, 8), BOUND).1, "{\"done\":true,\"blocks\":0}");
     }
-    until_metric(relay.listen(), "blocks_not_out_total", 8);
+    until_metric(relay.listen(), "blocks_again_total", 8);
     let deadline = Instant::now() + BOUND;
     while metric(relay.listen(), "store_in_use") == 1 {
         recall(relay.listen(), &hashes(9, 8), BOUND);
         assert!(Instant::now() < deadline, "the breaker opens");
     }
     assert_eq!(metric(relay.listen(), "blocks_out_total"), 0);
+}
+
+#[test]
+fn what_the_store_did_not_take_is_copied_when_it_is_back_without_another_use() {
+    let dir = Dir::new();
+    let (mut daemon, mut engine) = machine(40);
+    let relay = relay(&dir, &daemon, "[copy_out]\nwhen = \"stored\"");
+    until_served(relay.listen(), 1);
+    // A file in place of the directory: every write fails.
+    let (place, away) = (dir.path().join("store"), dir.path().join("away"));
+    std::fs::rename(&place, &away).unwrap();
+    std::fs::write(&place, "").unwrap();
+    (1..=5).for_each(|prefix| store(&mut engine.1, &mut engine.2, prefix, 8, Level::Published));
+    until_metric(relay.listen(), "blocks_again_total", 8);
+    let deadline = Instant::now() + BOUND;
+    while metric(relay.listen(), "store_in_use") == 1 {
+        assert!(Instant::now() < deadline, "the breaker opens");
+    }
+    until_metric(relay.listen(), "waiting_runs", 4);
+    let told = |status: &serde_json::Value, part: &str| status["relays"][0]["text"].as_str().unwrap().contains(part);
+    until_status(&mut daemon, "the daemon knows", |status| told(status, "is NOT USED: cannot "));
+    std::fs::remove_file(&place).unwrap();
+    std::fs::rename(&away, &place).unwrap();
+    until_metric(relay.listen(), "blocks_out_total", 40);
+    assert_eq!(metric(relay.listen(), "waiting_runs"), 0);
+    until_status(&mut daemon, "the daemon knows", |status| told(status, " is in use"));
+}
+
+/// The budget begins empty, and one run is admitted into debt.
+#[test]
+fn copies_wait_for_the_budget_of_a_day() {
+    for (budget, left) in [("requests_per_day = 24", "requests"), ("bytes_per_day = 1048576", "bytes")] {
+        let dir = Dir::new();
+        let (daemon, mut engine) = machine(32);
+        let relay = relay(&dir, &daemon, &format!("[copy_out]\nwhen = \"stored\"\n{budget}"));
+        until_served(relay.listen(), 1);
+        (1..=4).for_each(|prefix| store(&mut engine.1, &mut engine.2, prefix, 8, Level::Published));
+        until_metric(relay.listen(), "waiting_runs", 3);
+        until_metric(relay.listen(), "blocks_out_total", 8);
+        assert_eq!(metric(relay.listen(), &format!("budget_left_{left}")), 0, "{budget}");
+        // PACE: 200 ms, in which the others would be copied.
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(metric(relay.listen(), "blocks_out_total"), 8, "{budget}");
+        assert_eq!(metric(relay.listen(), "waiting_runs"), 3, "{budget}");
+        assert_eq!(metric(relay.listen(), "store_writes_total"), 1, "{budget}");
+        // What comes in is not limited.
+        let (second, mut other) = machine(32);
+        let here = self::relay(&dir, &second, &format!("[copy_out]\n{budget}"));
+        until_served(here.listen(), 1);
+        let brought: u32 = (1..=4)
+            .map(|prefix| recall(here.listen(), &hashes(prefix, 8), BOUND))
+            .filter(|(_, answer)| answer.contains(":8}"))
+            .count() as u32;
+        assert_eq!(brought, 1, "{budget}");
+        assert_eq!((1..=4).map(|prefix| found(&mut other, prefix, 8)).sum::<u32>(), 8);
+    }
 }
 
 /// The daemon ends and comes back, a second model comes and goes: the relay follows.
@@ -333,7 +389,7 @@ fn a_relay_outlives_its_daemon_and_serves_each_space() {
     let path = dir.path().join("socket");
     std::os::unix::fs::symlink(&socket, &path).unwrap();
     let text = configuration(&dir, &path, "[copy_out]\nwhen = \"stored\"");
-    let relay = Relay::start(Config::parse(Path::new("relay.toml"), &text).unwrap()).unwrap();
+    let relay = Relay::start(Config::parse(Path::new("relay.toml"), &text).unwrap(), Path::new("relay.toml")).unwrap();
     until_served(relay.listen(), 1);
     store(&mut engine.1, &mut engine.2, 1, 4, Level::Published);
     until_metric(relay.listen(), "blocks_out_total", 4);
@@ -405,4 +461,91 @@ fn blocks_are_announced_to_routers_once_an_engine_has_told_their_tokens() {
     until_metric_is(second.listen(), "events_blocks_without_tokens", 0);
     let off = relay(&dir, &daemon, "");
     assert_eq!(note(off.listen(), &hashes(1, 1), 16).0, 404);
+}
+
+/// Two spaces of one model share a stream: the second one has it when the first has closed.
+#[test]
+fn a_space_gets_the_stream_of_kv_events_that_another_one_had() {
+    let dir = Dir::new();
+    let (daemon, first) = machine(8);
+    let ports = [0; 2].map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let [publish, replay] = ports.each_ref().map(|port| port.local_addr().unwrap());
+    drop(ports);
+    let tokens = dir.path().join("tokens");
+    let events = format!(
+        "[events]\npublish = \"tcp://{publish}\"\nreplay = \"tcp://{replay}\"\ntokens_dir = \"{}\"",
+        tokens.display()
+    );
+    let relay = relay(&dir, &daemon, &events);
+    until_served(relay.listen(), 1);
+    let mut shards = [0, 1].map(|shard| attach(daemon.socket(), 2, shard, 8));
+    until_served(relay.listen(), 2);
+    for (_, channel, memory) in &mut shards {
+        store(channel, memory, 1, 4, Level::Published);
+    }
+    assert_eq!(metric(relay.listen(), "events_blocks_without_tokens"), 0, "the first space has the stream");
+    drop(first);
+    until_metric_is(relay.listen(), "events_blocks_without_tokens", 4);
+}
+
+/// Two tenants of one machine have their own spaces, names and keys, also for one model.
+#[test]
+fn one_relay_serves_two_domains_and_keeps_their_blocks_apart() {
+    let dir = Dir::new();
+    let secret = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+        path
+    };
+    let token = secret("token", &"t".repeat(40));
+    let relay_token = secret("relay_token", &"r".repeat(40));
+    let key = secret("other_key", &"fedcba9876543210".repeat(4));
+    let domains = format!(
+        "{}[[domains]]\nname = \"b\"\ntokens = [\"{}\"]\nrelay_tokens = [\"{}\"]",
+        with_relays("a"),
+        token.display(),
+        relay_token.display()
+    );
+    let rest = format!(
+        "[copy_out]\nwhen = \"stored\"\n[[domains]]\nname = \"b\"\nshared_key_file = \"{}\"\ntoken_file = \"{}\"",
+        key.display(),
+        relay_token.display()
+    );
+    let machine = || {
+        let daemon = daemon(&domains);
+        let of_a = attach_model(daemon.socket(), None, (1, 0), 9, 16);
+        let of_b = attach_model(daemon.socket(), Some(token.clone()), (1, 0), 9, 16);
+        (daemon, of_a, of_b)
+    };
+    let ask = |address, domain: &str, prefix: u128| {
+        let hashes: Vec<String> = hashes(prefix, 8).iter().map(|hash| format!("\"{hash:032x}\"")).collect();
+        let (fingerprint, hashes) = ("09".repeat(32), hashes.join(","));
+        let domain = if domain.is_empty() { String::new() } else { format!("\"domain\":\"{domain}\",") };
+        http(
+            address,
+            "POST /v1/recall",
+            &format!("{{{domain}\"fingerprint\":\"{fingerprint}\",\"hashes\":[{hashes}],\"wait_ms\":20000}}"),
+        )
+    };
+    let (mut first, mut of_a, mut of_b) = machine();
+    let there = relay(&dir, &first, &rest);
+    until_served(there.listen(), 2);
+    until_status(&mut first, "it watches both", |status| status["relays"].as_array().unwrap().len() == 2);
+    store(&mut of_a.1, &mut of_a.2, 1, 8, Level::Published);
+    store(&mut of_b.1, &mut of_b.2, 2, 8, Level::Published);
+    until_metric(there.listen(), "blocks_out_total", 16);
+    let (second, mut of_a, mut of_b) = machine();
+    let here = relay(&dir, &second, &rest);
+    until_served(here.listen(), 2);
+    assert_eq!(ask(here.listen(), "", 1).0, 404, "both domains have the model");
+    assert_eq!(ask(here.listen(), "c", 1).0, 404);
+    for (domain, own, other) in [("a", 1, 2), ("b", 2, 1)] {
+        assert_eq!(ask(here.listen(), domain, other).1, "{\"done\":true,\"blocks\":0}", "{domain}");
+        assert_eq!(ask(here.listen(), domain, own).1, "{\"done\":true,\"blocks\":8}", "{domain}");
+    }
+    assert_eq!([found(&mut of_a, 1, 8), found(&mut of_a, 2, 8)], [8, 0]);
+    assert_eq!([found(&mut of_b, 1, 8), found(&mut of_b, 2, 8)], [0, 8]);
+    load(&mut of_a.1, &mut of_a.2, 1, 8);
+    load(&mut of_b.1, &mut of_b.2, 2, 8);
 }

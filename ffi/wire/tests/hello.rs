@@ -4,8 +4,9 @@
 use kvtide_wire::geometry::{PLANES_MAX, Plane, PlaneKind, classes};
 use kvtide_wire::hello::{
     ASK_HASHES_MAX, Answer, Ask, AskHello, AskWelcome, Detach, Disconnect, First, FromDaemon, FromRelay, FromWatched,
-    Hello, IDENTITY_BYTES_MAX, Limits, MESSAGE_MAX, Note, SOCKET_BYTES_MAX, Slab, SlabGone, SpaceClosed, SpaceOpened,
-    TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, ToRelay, Token, Watch, Watching, Welcome, What, claimed_version, note_hashes_max,
+    Hello, IDENTITY_BYTES_MAX, Limits, MESSAGE_MAX, Note, RelayState, SOCKET_BYTES_MAX, Slab, SlabGone, SpaceClosed,
+    SpaceOpened, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, ToRelay, Token, Watch, Watching, Welcome, What, claimed_version,
+    note_hashes_max,
 };
 use kvtide_wire::layout::{Shape, VERSION};
 use kvtide_wire::status::Status;
@@ -148,6 +149,7 @@ fn the_fuzz_targets_seeds_are_of_this_version() {
                 assert!(ToRelay::decode(&bytes).is_ok(), "{message}");
             }
             message @ ("ask_welcome" | "answer") => assert!(FromRelay::decode(&bytes).is_ok(), "{message}"),
+            "relay_state" => assert!(RelayState::decode(&bytes).is_ok()),
             other => assert!(FromDaemon::decode(&bytes).is_ok(), "{other}"),
         }
     }
@@ -251,6 +253,17 @@ fn what_a_relay_is_told_arrives_and_its_bounds_are_checked() {
         SpaceOpened { name: String::new(), ..opened.clone() },
     ] {
         assert!(wrong.encode().is_err(), "{wrong:?}");
+    }
+    let state = RelayState { since_s: u64::MAX, text: "é".repeat(256) };
+    assert_eq!(RelayState::decode(&state.encode()), Ok(state.clone()));
+    let arrived = |text: &str| RelayState::decode(&RelayState { since_s: 1, text: text.into() }.encode());
+    assert_eq!(arrived(&"é".repeat(257)).expect("it is cut").text, "é".repeat(256));
+    assert_eq!(arrived("a\nb\u{1b}[2J").expect("it is cleaned").text, "a\u{fffd}b\u{fffd}[2J");
+    assert!(arrived("").is_err() && RelayState::decode(&Watching.encode()).is_err());
+    for control in [b'\n', 0x1b, 0x7f, 0] {
+        let mut bytes = arrived("abc").expect("valid").encode();
+        *bytes.last_mut().expect("it has a text") = control;
+        assert!(RelayState::decode(&bytes).expect_err("a control character").to_string().contains("control"));
     }
     let token = Token::new(b"0123456789abcdef0123456789abcdef").expect("long enough");
     for token in [None, Some(token)] {

@@ -3,9 +3,10 @@
 use super::super::cache::{hits_text, saved};
 use super::units::{bytes, duration, percent};
 use kvtide_daemon::status::{
-    DiskStatus, DriveEndurance, Hits, RecoveryReport, SessionInfo, Snapshot, SpaceStatus, WriteBudget,
+    DiskStatus, DriveEndurance, Hits, RecoveryReport, RelayStatus, SessionInfo, Snapshot, SpaceStatus, WriteBudget,
 };
 use std::fmt::{self, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Render the whole status.
 pub(super) fn render(status: &Snapshot) -> String {
@@ -78,7 +79,19 @@ fn write(status: &Snapshot, out: &mut String) -> fmt::Result {
             bytes(all.over_budget_bytes),
         )?;
     }
+    status.relays.iter().try_for_each(|each| relay(each, out))?;
     status.spaces.iter().try_for_each(|each| space(each, &status.sessions, out))
+}
+
+fn relay(relay: &RelayStatus, out: &mut String) -> fmt::Result {
+    let RelayStatus { domain, pid, uid, since_s, text } = relay;
+    write!(out, "relay      domain {domain}  pid {pid} uid {uid}: ")?;
+    if text.is_empty() {
+        return writeln!(out, "watches, and tells no state");
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    // The daemon may run on a machine with another clock.
+    writeln!(out, "{text} (since {})", duration(now.saturating_sub(*since_s) as f64))
 }
 
 fn disk(disk: &DiskStatus, out: &mut String) -> fmt::Result {
@@ -292,6 +305,8 @@ mod tests {
             "write_budget": {"bytes_per_day": 1099511627776, "window_s": 3600.0, "spaces": {"2": {"uses": 9}},
                 "all": {"written_bytes": 1073741824, "over_budget_blocks": 12, "over_budget_bytes": 49152}},
             "host": {"capacity_bytes": 2147483648, "granted_bytes": 1073741824},
+            "relays": [{"domain": "a", "pid": 70, "uid": 990, "since_s": 1, "text": "store s3://b/ is NOT USED: no answer"},
+                {"domain": "b", "pid": 71, "uid": 0}],
             "hits": {"asked_tokens": 400, "found_tokens": 300, "loaded_tokens": {"host": 200, "nvme": 100}, "recompute_us": 5000000,
                 "load_us": 1000000},
             "disks": [{"number": 0, "dir": "/d", "mode": "threads+buffered",
@@ -315,6 +330,8 @@ mod tests {
         for part in [
             "host       1.00 GiB of 2.00 GiB granted to spaces",
             "threads+buffered",
+            "relay      domain a  pid 70 uid 990: store s3://b/ is NOT USED: no answer (since ",
+            "relay      domain b  pid 71 uid 0: watches, and tells no state",
             "OUT OF SERVICE; 0 transfers failed",
             "DEGRADED   disk 1 (/e) is out of service",
             "index log: 7 blocks in 2 slabs, 64.0 KiB of 1.00 MiB used",

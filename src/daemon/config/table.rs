@@ -411,7 +411,7 @@ section! {
         relay_uids: Vec<u32> = Vec::new(), example "[990]", effect Now;
         /// Token files of its relays, as `tokens`. A relay's token serves no engine, and an engine's no relay.
         relay_tokens: Vec<PathBuf> = Vec::new(), example "[\"/etc/kvtide/tenant-a-relay.token\"]", effect Now;
-        /// Socket where its relay answers engines, as they see it ([adapters] of the relay's file). Engines learn it when they attach.
+        /// Socket where its relay answers engines, as they see it ([domains.adapters] in the file of the relay). Engines learn it when they attach.
         relay_socket: PathBuf = PathBuf::new(), example "\"/run/kvtide-relay/relay.sock\"", effect NewSessions;
         /// Host memory for all its spaces together.
         host_bytes ("host"): Bytes = ByteSize(0), example "\"2GiB\"", effect Now;

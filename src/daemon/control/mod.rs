@@ -218,7 +218,7 @@ impl Control {
             }
             self.orders.quiet();
             self.take_orders();
-            self.spaces.watchers.drop_closed();
+            self.spaces.hear_relays();
             self.hear_silent();
             self.accept();
             self.keep_socket();
@@ -299,7 +299,7 @@ impl Control {
                     peer.uid,
                     self.config.domains[domain].name
                 );
-                self.spaces.watch(socket, domain, peer.pid);
+                self.spaces.watch(socket, (domain, &self.config.domains[domain].name), peer);
             }
         }
     }

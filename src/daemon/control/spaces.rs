@@ -17,7 +17,7 @@ use kvtide_tiering::api::SpaceConfig;
 use kvtide_tiering::node::FrameClass;
 use kvtide_wire::geometry::{self, stride};
 use kvtide_wire::hello::{Hello, SpaceOpened};
-use kvtide_wire::os::socket::Socket;
+use kvtide_wire::os::socket::{Peer, Socket};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -136,9 +136,17 @@ impl Spaces {
     }
 
     /// Add a relay of a domain that watches.
-    pub fn watch(&mut self, socket: Socket, domain: usize, pid: u32) {
+    pub fn watch(&mut self, socket: Socket, (domain, name): (usize, &str), peer: Peer) {
         let open = self.spaces.values().filter(|space| space.key.domain == domain && !space.retired);
-        self.watchers.add((socket, domain, pid), open.filter_map(|space| space.opened.as_ref()));
+        self.watchers.add((socket, domain, name, peer), open.filter_map(|space| space.opened.as_ref()));
+    }
+
+    /// Read what relays tell, and publish it for the status.
+    pub fn hear_relays(&mut self) {
+        self.watchers.hear();
+        if let Some(relays) = self.watchers.news() {
+            self.thread_registry.set_relays(relays);
+        }
     }
 
     /// Return the limits in force when a space started.

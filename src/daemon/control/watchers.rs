@@ -1,25 +1,39 @@
 //! Relays that watch which spaces are open. The control thread sends changes over their sockets and never waits: a relay that reads too slowly is
-//! disconnected, and connects again.
+//! disconnected, and connects again. A relay tells its state, which the status shows.
 
-use kvtide_wire::hello::{SpaceClosed, SpaceOpened, Watching};
-use kvtide_wire::os::socket::{Received, Socket};
+use crate::status::RelayStatus;
+use kvtide_wire::hello::{HEAD_BYTES, RELAY_TEXT_BYTES_MAX, RelayState, SpaceClosed, SpaceOpened, Watching};
+use kvtide_wire::os::socket::{Peer, Received, Socket};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 /// Maximum relays that watch at the same time.
 pub(super) const WATCHERS_MAX: usize = 16;
+
+/// Bytes of a relay's state: head, time, length, text.
+const STATE_BYTES_MAX: usize = HEAD_BYTES + 8 + 2 + RELAY_TEXT_BYTES_MAX;
+/// Maximum states that a relay may tell within [`TOLD_WITHIN`]. It tells one a second at most; those of some time may come at once.
+const TOLD_MAX: u32 = 60;
+const TOLD_WITHIN: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 struct Watcher {
     socket: Socket,
     /// Index of its domain.
     domain: usize,
-    pid: u32,
+    /// What it has told, for the status.
+    status: RelayStatus,
+    /// States that it has told since `counted_from`.
+    told: u32,
+    counted_from: Instant,
 }
 
 /// All relays that watch.
 #[derive(Debug, Default)]
 pub(super) struct Watchers {
     list: Vec<Watcher>,
+    /// The list has changed since [`Watchers::news`].
+    changed: bool,
 }
 
 impl Watchers {
@@ -31,10 +45,12 @@ impl Watchers {
     /// Add a relay, and tell it the spaces of its domain that are open.
     pub fn add<'a>(
         &mut self,
-        (socket, domain, pid): (Socket, usize, u32),
+        (socket, domain, name, peer): (Socket, usize, &str, Peer),
         open: impl Iterator<Item = &'a SpaceOpened>,
     ) {
-        self.list.push(Watcher { socket, domain, pid });
+        let status = RelayStatus { domain: name.into(), pid: peer.pid, uid: peer.uid, ..RelayStatus::default() };
+        self.list.push(Watcher { socket, domain, status, told: 0, counted_from: Instant::now() });
+        self.changed = true;
         let last = self.list.len() - 1;
         let told = open.filter_map(encoded).chain([Watching.encode()]).all(|message| self.list[last].hears(&message));
         if !told {
@@ -55,12 +71,36 @@ impl Watchers {
     }
 
     fn tell(&mut self, domain: usize, message: &[u8]) {
+        let before = self.list.len();
         self.list.retain(|watcher| watcher.domain != domain || watcher.hears(message));
+        self.changed |= self.list.len() < before;
     }
 
-    /// Drop the relays that have closed their sockets. A relay has nothing to say.
-    pub fn drop_closed(&mut self) {
-        self.list.retain(|watcher| matches!(watcher.socket.receive(&mut [0; 1], 0), Ok(Received::Empty)));
+    /// Read the states that relays tell, and drop the relays that have closed their sockets or send anything else.
+    pub fn hear(&mut self) {
+        let (before, changed) = (self.list.len(), &mut self.changed);
+        self.list.retain_mut(|watcher| {
+            loop {
+                match watcher.told() {
+                    Ok(Told::State) => *changed = true,
+                    Ok(Told::Nothing) => return true,
+                    Ok(Told::Closed) => return false,
+                    Err(why) => {
+                        tracing::warn!("relay (pid {}): {why}; it is disconnected", watcher.status.pid);
+                        return false;
+                    }
+                }
+            }
+        });
+        *changed |= self.list.len() < before;
+    }
+
+    /// Return the relays and what they have told, if that has changed since the last call.
+    pub fn news(&mut self) -> Option<Vec<RelayStatus>> {
+        let mut relays: Vec<_> = std::mem::take(&mut self.changed)
+            .then(|| self.list.iter().map(|watcher| watcher.status.clone()).collect())?;
+        relays.sort_by(|a: &RelayStatus, b| (&a.domain, a.pid).cmp(&(&b.domain, b.pid)));
+        Some(relays)
     }
 
     /// Return their sockets, to wait on.
@@ -69,14 +109,42 @@ impl Watchers {
     }
 }
 
+/// What was read from a relay.
+enum Told {
+    Nothing,
+    State,
+    Closed,
+}
+
 impl Watcher {
+    /// Read one message.
+    fn told(&mut self) -> Result<Told, String> {
+        let mut bytes = [0; STATE_BYTES_MAX];
+        let len = match self.socket.receive(&mut bytes, 0) {
+            Ok(Received::Empty) => return Ok(Told::Nothing),
+            Ok(Received::Closed) => return Ok(Told::Closed),
+            Ok(Received::Message(len, _)) => len,
+            Err(error) => return Err(error.to_string()),
+        };
+        if self.counted_from.elapsed() > TOLD_WITHIN {
+            (self.told, self.counted_from) = (0, Instant::now());
+        }
+        self.told += 1;
+        if self.told > TOLD_MAX {
+            return Err(format!("it tells its state more than {TOLD_MAX} times in {TOLD_WITHIN:?}"));
+        }
+        let RelayState { since_s, text } = RelayState::decode(&bytes[..len]).map_err(|error| error.to_string())?;
+        (self.status.since_s, self.status.text) = (since_s, text);
+        Ok(Told::State)
+    }
+
     /// Send a message. Return false if the relay does not read.
     fn hears(&self, message: &[u8]) -> bool {
         let sent = self.socket.send(message, &[]);
         if let Err(error) = &sent {
             tracing::warn!(
                 "relay (pid {}): cannot tell it of a space: {error}; it is disconnected and has to ask again",
-                self.pid
+                self.status.pid
             );
         }
         sent.is_ok()

@@ -211,6 +211,7 @@ impl Monitor {
             session_totals: registry.totals(),
             sessions: registry.list(),
             spaces,
+            relays: self.thread_registry.relays(),
             host,
             write_budget,
             endurance: disks

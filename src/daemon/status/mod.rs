@@ -31,7 +31,7 @@ pub use endurance::DriveEndurance;
 pub use health::{Reason, Wrong};
 pub(crate) use health_monitor::{HealthMonitor, HealthMonitorThread};
 pub(crate) use http::HttpCounters;
-pub use snapshot::Snapshot;
+pub use snapshot::{RelayStatus, Snapshot};
 pub(crate) use tenants::Quota;
 pub use tenants::Tenant;
 pub use thread_registry::{Reloads, Stage};

@@ -60,6 +60,8 @@ pub struct Snapshot {
     pub sessions: Vec<SessionInfo>,
     /// Spaces.
     pub spaces: Vec<SpaceStatus>,
+    /// Relays that watch the spaces of a domain, by domain.
+    pub relays: Vec<RelayStatus>,
     /// Host memory.
     pub host: Option<HostStatus>,
     /// Disks of the NVMe tier.
@@ -81,6 +83,22 @@ pub struct Thread {
     pub silent_s: f64,
     /// Age of its figures in seconds; 0: exact.
     pub age_s: f64,
+}
+
+/// A relay that watches the spaces of a domain. What it tells is its own claim.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RelayStatus {
+    /// Name of the domain.
+    pub domain: String,
+    /// Process id.
+    pub pid: u32,
+    /// User id.
+    pub uid: u32,
+    /// Time since when its state is so, by its clock: seconds since 1970.
+    pub since_s: u64,
+    /// Its state in words; empty if it tells none, such as `kvtide events`.
+    pub text: String,
 }
 
 /// Why the daemon is not ready although it is healthy.

@@ -3,6 +3,7 @@
 use super::endurance::Bounds;
 use super::history::History;
 use super::http::HttpCounters;
+use super::snapshot::RelayStatus;
 use super::tenants::Quota;
 use crate::host::HostStatus;
 use crate::session::Registry;
@@ -85,6 +86,7 @@ struct Inner {
     /// Names and quotas of the domains.
     tenants: Mutex<Vec<Quota>>,
     http_counters: HttpCounters,
+    relays: Mutex<Vec<RelayStatus>>,
 }
 
 impl ThreadRegistry {
@@ -167,6 +169,16 @@ impl ThreadRegistry {
     /// Return the names and quotas of the domains.
     pub fn quotas(&self) -> Vec<Quota> {
         self.0.tenants.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Set the relays that watch, and what they have told.
+    pub fn set_relays(&self, relays: Vec<RelayStatus>) {
+        *self.0.relays.lock().unwrap_or_else(PoisonError::into_inner) = relays;
+    }
+
+    /// Return the relays that watch, and what they have told.
+    pub fn relays(&self) -> Vec<RelayStatus> {
+        self.0.relays.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Register the figures of the disks.

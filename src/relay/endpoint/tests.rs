@@ -104,7 +104,7 @@ async fn what_each_error_does_to_the_breaker() {
         let (store, endpoint) = endpoint(EndpointConfig::default(), Bytes::new());
         store.then(1, 0, Some(kind));
         assert_eq!(get(&endpoint).await, Err(kind));
-        let fatal = [ErrorKind::Refused, ErrorKind::NoBucket, ErrorKind::Config].contains(&kind);
+        let fatal = [ErrorKind::Refused, ErrorKind::Clock, ErrorKind::NoBucket, ErrorKind::Config].contains(&kind);
         assert_eq!(endpoint.state() == BreakerState::Open, fatal, "one {kind:?}");
         store.then(9, 0, Some(kind));
         for _ in 0..9 {

@@ -75,19 +75,21 @@ impl Events {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begin to follow a space; `None` if it gets no stream. A space that opens again gets the stream that it had.
-    pub fn follow(&self, space: &SpaceOpened) -> Option<Follower> {
+    /// Begin to follow a space. A space that opens again gets the stream that it had.
+    ///
+    /// # Errors
+    /// It gets no stream, now or at all.
+    pub fn follow(&self, space: &SpaceOpened) -> Result<Follower, NoStream> {
         let mut streams = self.streams();
         let same =
             |stream: &&Arc<Stream>| (stream.fingerprint, stream.page_tokens) == (space.fingerprint, space.page_tokens);
         if let Some(stream) = streams.iter().find(same) {
-            // If not, another space of this model, with other planes or shards, has it.
-            return stream.take().then(|| Follower(Arc::clone(stream)));
+            return if stream.take() { Ok(Follower(Arc::clone(stream))) } else { Err(NoStream::Taken) };
         }
         let index = streams.len() as u16;
         if streams.len() == STREAMS_MAX {
             tracing::warn!("space {}: no KV events: {STREAMS_MAX} other spaces had a stream", space.name);
-            return None;
+            return Err(NoStream::Refused);
         }
         let topic = self.settings.topic.replace("{space}", &space.name);
         let stream = Arc::new(Stream::new(space.fingerprint, space.page_tokens, &topic, Arc::clone(&self.counters)));
@@ -95,12 +97,12 @@ impl Events {
         let replay = self.settings.replay.of_space(index);
         if let Err(error) = self.runtime.block_on(self.start(&stream, &publish, &replay)) {
             tracing::error!("space {}: no KV events: cannot bind {publish} and {replay}: {error}", space.name);
-            return None;
+            return Err(NoStream::Refused);
         }
         tracing::info!("space {}: KV events at {publish}, replays at {replay}", space.name);
         stream.take();
         streams.push(Arc::clone(&stream));
-        Some(Follower(stream))
+        Ok(Follower(stream))
     }
 
     async fn start(&self, stream: &Arc<Stream>, publish: &str, replay: &str) -> Result<(), ZmqError> {
@@ -132,6 +134,16 @@ impl Events {
     pub fn figures(&self) -> (usize, usize) {
         (self.tokens.len(), self.streams().iter().map(|stream| stream.waiting()).sum())
     }
+}
+
+/// Why a space gets no stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoStream {
+    /// Another thread has it until it ends: that of the space before it opened again, or of a space of this model with other planes or
+    /// shards.
+    Taken,
+    /// Too many spaces have one, or a port is taken; logged.
+    Refused,
 }
 
 /// The thread that follows the feed of a space, as its stream knows it. None of its functions waits.

@@ -59,6 +59,8 @@ pub enum ErrorKind {
     TimedOut,
     /// The store refused the credentials, or they lack a right.
     Refused,
+    /// The clocks of this machine and of the store differ by more than the store accepts in a signature.
+    Clock,
     /// The bucket, container or folder does not exist.
     NoBucket,
     /// The store has no room.
@@ -77,10 +79,11 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// All kinds, in the order of their discriminants.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Unreachable,
         Self::TimedOut,
         Self::Refused,
+        Self::Clock,
         Self::NoBucket,
         Self::Full,
         Self::Busy,
@@ -96,6 +99,7 @@ impl ErrorKind {
             Self::Unreachable => "unreachable",
             Self::TimedOut => "timed_out",
             Self::Refused => "refused",
+            Self::Clock => "clock",
             Self::NoBucket => "no_bucket",
             Self::Full => "full",
             Self::Busy => "busy",
@@ -111,6 +115,10 @@ impl ErrorKind {
             Self::Unreachable => "check that the store runs, its address, and the network",
             Self::TimedOut => "check the load of the store and the network, or raise the deadline",
             Self::Refused => "check the credentials and their rights to read, write and delete",
+            Self::Clock => {
+                "the clocks of this machine and of the store differ, the credentials may be right: compare the time with the store's and \
+                 synchronize this machine (timedatectl set-ntp true)"
+            }
             Self::NoBucket => "create it, or correct its name",
             Self::Full => "give the store more room, or a policy that evicts (Valkey: maxmemory-policy allkeys-lru)",
             Self::Busy => "the relay retries later; if it lasts, give the store more capacity",

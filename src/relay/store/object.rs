@@ -174,6 +174,7 @@ fn kind_of(error: &object_store::Error) -> ErrorKind {
         return ErrorKind::NoBucket;
     }
     match status(&text) {
+        Some(403) if text.contains("RequestTimeTooSkewed") => return ErrorKind::Clock,
         Some(401 | 403) => return ErrorKind::Refused,
         Some(429 | 503) => return ErrorKind::Busy,
         Some(507) => return ErrorKind::Full,

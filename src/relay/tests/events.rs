@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use kvtide_relay::config::{Config, Events as Settings};
-use kvtide_relay::events::{Events, Follower};
+use kvtide_relay::events::{Events, Follower, NoStream};
 use kvtide_types::FeedEvent;
 use kvtide_wire::hello::SpaceOpened;
 use serde::Deserialize;
@@ -23,7 +23,7 @@ fn settings(dir: &Path) -> Settings {
     let ports = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
     let [publish, replay] = ports.map(|port| port.local_addr().unwrap());
     let text = format!(
-        "[domain]\nname = \"a\"\nshared_key_file = \"/k\"\n[store]\nurl = \"file:///s\"\n[events]\n\
+        "[[domains]]\nname = \"a\"\nshared_key_file = \"/k\"\n[store]\nurl = \"file:///s\"\n[events]\n\
          publish = \"tcp://{publish}\"\nreplay = \"tcp://{replay}\"\ntopic = \"kv@{{space}}\"\ntokens_dir = \"{}\"\ntokens_mib = 64\n",
         dir.display()
     );
@@ -155,7 +155,7 @@ fn a_router_that_comes_late_or_sees_a_restart_knows_all_blocks() {
     let events = Events::open(&settings, runtime.handle().clone()).unwrap();
     note(&events, &[1, 2]);
     let follower = follow(&events);
-    assert!(events.follow(&space()).is_none(), "one thread follows a space");
+    assert_eq!(events.follow(&space()).err(), Some(NoStream::Taken), "one thread follows a space");
     follower.listing(vec![stored(2, 1), FeedEvent::Recorded { hash: 2 }, stored(1, 0), stored(3, 2)]);
     // Nothing more happens: an idle stream tells the router that it has missed something.
     let mut router = runtime.block_on(Router::connect(&settings));

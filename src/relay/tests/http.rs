@@ -189,6 +189,7 @@ async fn what_each_status_means() {
     for (status, body, kind) in [
         (401, "", ErrorKind::Refused),
         (403, "<Error><Code>AccessDenied</Code></Error>", ErrorKind::Refused),
+        (403, "<Error><Code>RequestTimeTooSkewed</Code></Error>", ErrorKind::Clock),
         (400, "<Error><Code>ExpiredToken</Code></Error>", ErrorKind::Refused),
         (400, "<Error><Code>MalformedXML</Code></Error>", ErrorKind::Other),
         (404, "<Error><Code>NoSuchBucket</Code></Error>", ErrorKind::NoBucket),
@@ -208,6 +209,10 @@ async fn what_each_status_means() {
             }
         }
     }
+    let body = b"<Error><Code>RequestTimeTooSkewed</Code><Message>The difference is too large.</Message></Error>";
+    let addr = serve(|_| answer(403, body)).await;
+    let text = write(&open("s3://bucket", addr)).await.unwrap_err().text;
+    assert!(text.contains("clocks") && text.contains("set-ntp") && !text.contains("check the credentials"), "{text}");
     let addr = serve(|_| answer(404, b"")).await;
     assert_eq!(read_run(&open("s3://bucket", addr)).await.unwrap(), None);
     assert_eq!(write(&open("s3://bucket", addr)).await.unwrap_err().kind, ErrorKind::NoBucket);

@@ -1,8 +1,8 @@
-//! Any datagram as a first message, as a Detach, as a message of the daemon or between an engine and a relay: decoded, or an error text. A decoded message encodes to
-//! the same bytes, so no byte is ignored and no message has two forms.
+//! Any datagram as a first message, as a Detach, as the state of a relay, as a message of the daemon or between an engine and a relay: decoded,
+//! or an error text. A decoded message encodes to the same bytes, so no byte is ignored and no message has two forms.
 #![no_main]
 
-use kvtide_wire::hello::{self, Detach, First, FromDaemon, FromRelay, FromWatched, ToRelay};
+use kvtide_wire::hello::{self, Detach, First, FromDaemon, FromRelay, FromWatched, RelayState, ToRelay};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -24,6 +24,9 @@ fuzz_target!(|bytes: &[u8]| {
     }
     if let Ok(detach) = Detach::decode(bytes) {
         assert_eq!(detach.encode(), bytes);
+    }
+    if let Ok(state) = RelayState::decode(bytes) {
+        assert_eq!(state.encode(), bytes);
     }
     match FromDaemon::decode(bytes) {
         Ok(FromDaemon::Welcome(m)) => assert_eq!(m.encode(), bytes),

@@ -6,7 +6,7 @@ use super::{
 };
 use kvtide_wire::{
     Error as WireError,
-    hello::{FromWatched, MESSAGE_MAX, SpaceOpened, Watch as Message},
+    hello::{FromWatched, MESSAGE_MAX, RelayState, SpaceOpened, Watch as Message},
     os::socket::Socket,
 };
 use std::{
@@ -72,6 +72,15 @@ impl Watch {
             Ok(FromWatched::Refused(status, text)) => Err(Error::Refused { socket: self.path.clone(), status, text }),
             Err(error) => Err(attach::not_connected(&self.path, "hear of spaces from", error)),
         }
+    }
+
+    /// Tell the daemon the state of this relay, for its status: at most once a second. It does not wait.
+    ///
+    /// # Errors
+    /// `Daemon`: the connection is over, or the daemon does not read; connect again.
+    pub fn tell(&self, state: &RelayState) -> Result<()> {
+        let sent = self.socket.send(&state.encode(), &[]);
+        sent.map_err(|error| attach::not_connected(&self.path, "tell the relay's state to", error))
     }
 
     fn receive(&self, timeout: Duration) -> std::result::Result<FromWatched, WireError> {

@@ -224,8 +224,8 @@ class PrivateRelay:
         secret.write_text(key.hex())
         url = f"file://{store}" if isinstance(store, Path) else store
         toml.write_text(
-            f'[daemon]\nsocket = "{daemon.socket}"\n[domain]\nname = "private"\nshared_key_file = "{secret}"\n'
-            f'[adapters]\nsocket = "{daemon.relay_socket}"\nuids = [{os.geteuid()}]\n[http]\nlisten = "127.0.0.1:0"\n'
+            f'[daemon]\nsocket = "{daemon.socket}"\n[[domains]]\nname = "private"\nshared_key_file = "{secret}"\n'
+            f'[domains.adapters]\nsocket = "{daemon.relay_socket}"\nuids = [{os.geteuid()}]\n[http]\nlisten = "127.0.0.1:0"\n'
             f'[store]\nurl = "{url}"\n{config}'
         )
         with self._log.open("ab") as log:

@@ -17,7 +17,7 @@ pub use ask::{
 pub use attach::{Hello, IDENTITY_BYTES_MAX, Limits, NAME_BYTES_MAX, SOCKET_BYTES_MAX, Welcome};
 pub use notice::{Detach, Disconnect, Slab, SlabGone};
 pub use token::{TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, Token};
-pub use watch::{FromWatched, SpaceClosed, SpaceOpened, Watch, Watching};
+pub use watch::{FromWatched, RELAY_TEXT_BYTES_MAX, RelayState, SpaceClosed, SpaceOpened, Watch, Watching};
 
 use crate::error::Error;
 use crate::layout::VERSION;
@@ -56,6 +56,8 @@ pub enum Kind {
     Watching = 9,
     /// Daemon to a relay that watches: a space has closed.
     SpaceClosed = 10,
+    /// Relay that watches to daemon: its state, for the daemon's status.
+    RelayState = 11,
     /// Engine to relay: who asks, and about which space; the first message.
     AskHello = 12,
     /// Relay to engine: it answers questions of this engine.

@@ -46,6 +46,18 @@ pub struct SpaceClosed {
     pub space: u32,
 }
 
+/// Maximum bytes of the text of a [`RelayState`].
+pub const RELAY_TEXT_BYTES_MAX: usize = 512;
+
+/// State of a relay that watches, for the daemon's status. The daemon keeps the last one while the connection lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelayState {
+    /// Time since when it is so, by the relay's clock: seconds since 1970.
+    pub since_s: u64,
+    /// The state, for humans: 1 to [`RELAY_TEXT_BYTES_MAX`] bytes, no control characters.
+    pub text: String,
+}
+
 /// A decoded message of the daemon to a relay that watches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FromWatched {
@@ -97,6 +109,38 @@ impl Watch {
 
     pub(super) fn read(r: &mut Reader<'_>) -> Result<Watch, Error> {
         Ok(Watch { token: Token::read(r)? })
+    }
+}
+
+impl RelayState {
+    /// Return the datagram. Control characters are replaced, and a long text is cut.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let clean: String =
+            self.text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect();
+        let mut w = Writer::open(Kind::RelayState);
+        w.u64(self.since_s).text_up_to(&clean, RELAY_TEXT_BYTES_MAX);
+        w.finish()
+    }
+
+    /// Decode a message that a relay sends after its request.
+    ///
+    /// # Errors
+    /// It is another message, or a field is out of its bounds.
+    pub fn decode(bytes: &[u8]) -> Result<RelayState, Error> {
+        const WHAT: &str = "relay state";
+        let (kind, mut reader) = Reader::open(bytes, WHAT)?;
+        if kind != Kind::RelayState as u32 {
+            return Err(super::codec::wrong(WHAT, "kind", kind, "11"));
+        }
+        let since_s = reader.u64("since_s")?;
+        let text = reader.text_up_to("text", RELAY_TEXT_BYTES_MAX)?;
+        reader.end()?;
+        if text.is_empty() || text.chars().any(char::is_control) {
+            let expected = "1 to 512 bytes without control characters";
+            return Err(super::codec::wrong(WHAT, "text", text.escape_debug(), expected));
+        }
+        Ok(RelayState { since_s, text })
     }
 }
 

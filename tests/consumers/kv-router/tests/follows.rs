@@ -26,7 +26,7 @@ fn settings(dir: &Path) -> Settings {
     let ports = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
     let [publish, replay] = ports.map(|port| port.local_addr().unwrap());
     let text = format!(
-        "[domain]\nname = \"a\"\nshared_key_file = \"/k\"\n[store]\nurl = \"file:///s\"\n[events]\n\
+        "[[domains]]\nname = \"a\"\nshared_key_file = \"/k\"\n[store]\nurl = \"file:///s\"\n[events]\n\
          publish = \"tcp://{publish}\"\nreplay = \"tcp://{replay}\"\ntokens_dir = \"{}\"\n",
         dir.display()
     );
