@@ -261,6 +261,7 @@ nvme --dir DIR --seconds 1 --encrypted
 pressure --dir DIR --host 256MiB --times 6
 recovery --dir DIR
 codec
+remote
 END
 }
 
@@ -272,6 +273,7 @@ ring
 paging
 nvme --dir DIR --seconds 0.5 --size 16777216 --fio
 recovery --dir DIR --records 20000
+remote --mib 32 --rounds 1 --outage-s 1
 END
 }
 

@@ -38,8 +38,8 @@ pub(super) fn measure(bench: &Bench<'_>, encrypt: bool) -> Result<Copies, BenchE
         let mut first = Machine::start(BLOCK, blocks as u32)?;
         first.store(&prefixes)?;
         let raw_write = raw(Way::Put)?;
+        let relay = first.relay(&bench.target, (When::Stored, encrypt), &bench.stop)?;
         let began = Instant::now();
-        let relay = first.relay_at_once(&bench.target, (When::Stored, encrypt))?;
         relay.until("blocks_out_total", blocks, &bench.stop)?;
         let write = moved / began.elapsed().as_secs_f64();
         drop((relay, first));
@@ -105,7 +105,7 @@ pub(super) fn compare(bench: &Bench<'_>) -> Result<Compared, BenchError> {
     Ok(compared)
 }
 
-/// Write no object, and ask for those of a prefix: return the milliseconds of each search.
+/// Ask for the small objects of a prefix, which are written before: return the milliseconds of each search.
 pub(super) fn presence(bench: &Bench<'_>) -> Result<Vec<f64>, BenchError> {
     use kvtide_relay::endpoint::{Endpoint, EndpointConfig};
     use kvtide_relay::name::{SharedKey, SpaceKeys};

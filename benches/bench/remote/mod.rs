@@ -6,9 +6,10 @@
 //! - `beside`: an engine's look-ups and loads while a relay copies, or while its store hangs
 //! - `outage`: time until blocks come again after the store was away
 //!
-//! `write_ratio`: an engine has stored all blocks; the time from the start of the relay until all are in the store, connects and the
-//! list of the cache included. `read_ratio`: all prefixes are recalled at the same time; the time until the last is done. Both are
-//! divided by the rate of the store's crate with objects of 4 MiB, 4 at a time, measured just before.
+//! `write_ratio`: an engine has stored all blocks, then a relay starts; the time from the moment it lists the cache until all blocks are
+//! in the store. `read_ratio`: all prefixes are recalled at the same time; the time until the last is done. Both are divided by the
+//! rate of the store's crate with objects of 4 MiB, 4 at a time, measured just before. A relay has 4 writes in flight and up to 16
+//! reads. Its objects have 2 MiB, because four blocks of 512 KiB and a header are the largest power of two below 4 MiB.
 //!
 //! `presence_1024_ms`: `Presence::longest` without cached answers over a prefix of 1,024 runs of one block, one name for each, all of
 //! which the store has; the names are computed before. Connections are open.
