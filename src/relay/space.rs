@@ -2,7 +2,7 @@
 
 use crate::chains::{Chains, ends, keys_of};
 use crate::config::{Config, When};
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, LoadError};
 use crate::events::{Events, Follower};
 use crate::name::{RunName, SharedKey, SpaceKeys};
 use crate::presence::Presence;
@@ -300,12 +300,11 @@ impl Inner {
     }
 
     /// Begin to load a shard's part of a run.
-    fn load(self: &Arc<Self>, shard: usize, run: Arc<[BlockKey]>) -> Task<Option<Vec<Bytes>>> {
+    fn load(self: &Arc<Self>, shard: usize, run: Arc<[BlockKey]>) -> Task<Result<Option<Vec<Bytes>>, LoadError>> {
         let inner = Arc::clone(self);
         self.shared.runtime.spawn(async move {
             let described = Run::new(&inner.keys[shard], &run, inner.block_bytes);
-            // The endpoint logs and counts errors; here they are misses.
-            inner.shared.endpoint.load(&described, run.len() as u32).await.ok().flatten()
+            inner.shared.endpoint.load(&described, run.len() as u32).await
         })
     }
 }
@@ -416,11 +415,19 @@ impl Copier {
                 return cached;
             }
             let Some((run, shards)) = loading.pop_front() else { return cached };
-            let loaded: Vec<_> =
-                shards.into_iter().map(|task| inner.shared.runtime.block_on(task).ok().flatten()).collect();
-            for (name, blocks) in inner.names(&run).iter().zip(&loaded) {
-                inner.shared.presence.note(name, blocks.is_some());
-            }
+            let loaded = shards.into_iter().map(|task| inner.shared.runtime.block_on(task));
+            // The endpoint logs and counts errors; here they are misses.
+            let loaded: Vec<Option<Vec<Bytes>>> = loaded
+                .zip(inner.names(&run))
+                .map(|(loaded, name)| {
+                    let loaded = loaded.ok()?;
+                    // A store that could not be read may have the run: it is asked again once it is back.
+                    if !matches!(loaded, Err(LoadError::Store(_))) {
+                        inner.shared.presence.note(&name, matches!(loaded, Ok(Some(_))));
+                    }
+                    loaded.ok().flatten()
+                })
+                .collect();
             // Shard 0 last: the block is complete then, and the feed knows by that shard's session that a relay stored it.
             let stored = loaded
                 .into_iter()
