@@ -349,9 +349,7 @@ impl Copier {
         let missing = present.iter().zip(0..).filter(|(present, _)| !**present).map(|(_, shard)| shard);
         let missing: Vec<usize> = missing.collect();
         for &shard in &missing {
-            let blocks = self.read(shard, run)?;
-            let pages: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
-            let object = Run::new(&inner.keys[shard], run, inner.block_bytes).encode(&pages);
+            let object = self.read(shard, run)?;
             let put = shared.endpoint.put(&names[shard], object);
             shared.runtime.block_on(put).map_err(|error| error.to_string())?;
         }
@@ -359,8 +357,8 @@ impl Copier {
         Ok(!missing.is_empty())
     }
 
-    /// Read a shard's part of the blocks of a run from the daemon, each as its pages one after another.
-    fn read(&mut self, shard: usize, run: &[BlockKey]) -> Result<Vec<Vec<u8>>, String> {
+    /// Read a shard's part of the blocks of a run from the daemon, each as its pages one after another, and encode them.
+    fn read(&mut self, shard: usize, run: &[BlockKey]) -> Result<Bytes, String> {
         let hashes: Vec<u128> = run.iter().map(|block| block.hash).collect();
         let slots = &self.slots[..run.len()];
         let copied = self.channels[shard].load_hashed(&hashes, slots, CALL);
@@ -372,14 +370,11 @@ impl Copier {
             return Err(format!("{failed} of {} blocks could not be read: {:?}", run.len(), copied.status));
         }
         let client = &self.inner.clients[shard];
-        let bytes = |slot: &u32| {
-            let mut block = Vec::with_capacity(self.inner.block_bytes as usize);
-            for plane in 0..self.inner.space.planes.len() as u16 {
-                client.with_block(*slot, plane, |page| block.extend_from_slice(page))?;
-            }
-            Some(block)
-        };
-        slots.iter().map(bytes).collect::<Option<_>>().ok_or_else(|| NO_MEMORY.into())
+        let object = Run::new(&self.inner.keys[shard], run, self.inner.block_bytes).encode_from(|place, out| {
+            (0..self.inner.space.planes.len() as u16)
+                .try_for_each(|plane| client.with_block(slots[place], plane, |page| out.extend_from_slice(page)))
+        });
+        object.ok_or_else(|| NO_MEMORY.into())
     }
 
     /// After a call that ended at its deadline, wait until none of its copies touches the blocks of this thread any more. If that does
