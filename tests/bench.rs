@@ -180,7 +180,7 @@ fn a_remote_bench_that_cannot_be_run_says_why() {
         (&["--url", "http://host/"][..], &["--url http://host/", "redis://"][..]),
         (&["--url", "file:///nonexistent/kvtide"], &["file:///nonexistent/kvtide"]),
         (&["--url", "redis://127.0.0.1:1/"], &["redis://127.0.0.1:1/", "check the URL"]),
-        (&["--outage-s", "-1"], &["--outage-s"]),
+        (&["--outage-s", "4000"], &["--outage-s"]),
         (&["--url", "s3://bucket", "--option", "aws_region"], &["KEY=VALUE"]),
         (&[], &["redis-server", "PATH", "--url"]),
     ] {
