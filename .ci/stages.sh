@@ -131,6 +131,12 @@ no_mutants_shipped() {
     echo "no mutants in $(wc -l <<<"$tree") packages and features of the shipped build"
 }
 
+# The library on its own: a dependency of the relay, which the tool has for `bench remote`, turns C functions of crc-fast on.
+build_release() {
+    cargo build --release --locked -p kvtide-capi
+    cargo build --release --locked -p kvtide -p kvtide-relay
+}
+
 # The library that is shipped exports the C interface and nothing else.
 only_ours_exported() {
     local others
@@ -261,6 +267,7 @@ nvme --dir DIR --seconds 1 --encrypted
 pressure --dir DIR --host 256MiB --times 6
 recovery --dir DIR
 codec
+remote
 END
 }
 
@@ -272,6 +279,7 @@ ring
 paging
 nvme --dir DIR --seconds 0.5 --size 16777216 --fio
 recovery --dir DIR --records 20000
+remote --mib 32 --rounds 1 --outage-s 1
 END
 }
 

@@ -3,8 +3,8 @@
 //! `bench ring`, `bench blocks`, `bench spaces`, `bench paging` and `bench pressure` run engines with a private daemon and use the
 //! client library. `bench core` and `bench attention` drive the sans-IO core alone, over simulated devices; `bench attention` also
 //! runs the demo's model with a private daemon. `bench nvme` drives a disk's I/O thread as a core thread does. `bench codec`
-//! compresses and encrypts pages of the demo's model. `bench recovery` opens an index log as a start does. `bench gpu` measures a
-//! device.
+//! compresses and encrypts pages of the demo's model. `bench recovery` opens an index log as a start does. `bench remote` runs
+//! relays beside private daemons, with a store. `bench gpu` measures a device.
 //!
 //! Only the command line calls [`run`]. This module does not depend on the daemon's internals.
 
@@ -20,6 +20,7 @@ mod nvme;
 mod paging;
 mod pressure;
 mod recovery;
+mod remote;
 mod report;
 mod ring;
 mod spaces;
@@ -78,6 +79,11 @@ enum Which {
     #[command(after_help = "Examples:\n  kvtide bench recovery --dir /var/tmp/kvtide-bench\n  \
         kvtide bench recovery --dir /var/tmp/kvtide-bench --json")]
     Recovery(recovery::RecoveryArgs),
+    /// Relay and store: copies relative to the store's crate alone, engines beside it, an outage of the store
+    #[command(
+        after_help = "Examples:\n  kvtide bench remote\n  kvtide bench remote --url redis://127.0.0.1:6379 --json"
+    )]
+    Remote(remote::RemoteArgs),
     /// GPU: copies, attention, steps, and transfers to its memory, as ratios measured in one run
     #[command(after_help = "Examples:\n  kvtide bench gpu\n  kvtide bench gpu --json")]
     Gpu(gpu::Args),
@@ -106,6 +112,7 @@ pub fn run(args: &Args) -> ExitCode {
         Which::Nvme(args) => (nvme::measure(args), args.output),
         Which::Pressure(args) => (pressure::measure(args), args.output),
         Which::Recovery(args) => (recovery::measure(args), args.output),
+        Which::Remote(args) => (remote::measure(args), args.output),
     };
     match measured {
         Ok(report) => output::print(&if shape.json { report.json() } else { report.table() }, ExitCode::SUCCESS),

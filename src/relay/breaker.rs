@@ -17,7 +17,7 @@ pub struct BreakerConfig {
 
 impl Default for BreakerConfig {
     fn default() -> Self {
-        Self { failures_max: 5, wait_min: Duration::from_millis(500), wait_max: Duration::from_secs(8) }
+        Self { failures_max: 5, wait_min: Duration::from_millis(500), wait_max: Duration::from_secs(4) }
     }
 }
 

@@ -185,16 +185,31 @@ impl<'a> Run<'a> {
     /// If the number of blocks or the length of one is not that of the run.
     pub fn encode(&self, bytes: &[&[u8]]) -> Bytes {
         assert_eq!(bytes.len(), self.blocks.len(), "each block has bytes");
+        let append = |place: usize, out: &mut BytesMut| {
+            out.extend_from_slice(bytes[place]);
+            Some(())
+        };
+        self.encode_from(append).expect("each block has bytes")
+    }
+
+    /// Encode the run from blocks that `append` writes one after another, each by its place from 0: a block in several pages is
+    /// copied once. Return `None` if `append` does.
+    ///
+    /// # Panics
+    ///
+    /// If the length of a block is not that of the run.
+    pub fn encode_from(&self, mut append: impl FnMut(usize, &mut BytesMut) -> Option<()>) -> Option<Bytes> {
         let mut out = BytesMut::with_capacity(self.layout.total_bytes() as usize);
         out.extend_from_slice(&self.fixed());
         out.resize(self.layout.header_bytes() as usize, 0);
         let cipher = self.cipher();
-        for (place, block) in bytes.iter().enumerate() {
-            assert_eq!(block.len() as u64, self.layout.block_bytes, "blocks of a space have one length");
+        for place in 0..self.blocks.len() {
             let from = out.len();
-            out.extend_from_slice(block);
+            append(place, &mut out)?;
+            let len = (out.len() - from) as u64;
+            assert_eq!(len, self.layout.block_bytes, "blocks of a space have one length");
             let check = match &cipher {
-                None => crc(block),
+                None => crc(&out[from..]),
                 Some(cipher) => {
                     let nonce = random_nonce();
                     let aad = Aad::from(self.associated(place));
@@ -210,7 +225,7 @@ impl<'a> Run<'a> {
         let signed = self.layout.header_bytes() as usize - MAC_BYTES;
         let mac = hmac::sign(self.keys.header_key(), &self.signed(&out[..signed]));
         out[signed..signed + MAC_BYTES].copy_from_slice(mac.as_ref());
-        out.freeze()
+        Some(out.freeze())
     }
 
     /// Verify a whole object and return its blocks.

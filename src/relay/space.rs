@@ -3,7 +3,7 @@
 use crate::budget::Cost;
 use crate::chains::{Chains, Taken, ends, keys_of};
 use crate::config::{Config, When};
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, LoadError};
 use crate::events::{Events, Follower, NoStream};
 use crate::name::{RunName, SharedKey, SpaceKeys};
 use crate::presence::Presence;
@@ -495,12 +495,11 @@ impl Inner {
     }
 
     /// Begin to load a shard's part of a run.
-    fn load(self: &Arc<Self>, shard: usize, run: Arc<[BlockKey]>) -> Task<Option<Vec<Bytes>>> {
+    fn load(self: &Arc<Self>, shard: usize, run: Arc<[BlockKey]>) -> Task<Result<Option<Vec<Bytes>>, LoadError>> {
         let inner = Arc::clone(self);
         self.shared.runtime.spawn(async move {
             let described = Run::new(&inner.keys[shard], &run, inner.block_bytes);
-            // The endpoint logs and counts errors; here they are misses.
-            inner.shared.endpoint.load(&described, run.len() as u32).await.ok().flatten()
+            inner.shared.endpoint.load(&described, run.len() as u32).await
         })
     }
 }
@@ -592,9 +591,7 @@ impl Copier {
         let missing = present.iter().zip(0..).filter(|(present, _)| !**present).map(|(_, shard)| shard);
         let missing: Vec<usize> = missing.collect();
         for &shard in &missing {
-            let blocks = self.read(shard, run)?;
-            let pages: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
-            let object = Run::new(&inner.keys[shard], run, inner.block_bytes).encode(&pages);
+            let object = self.read(shard, run)?;
             let bytes = object.len() as u64;
             let put = shared.runtime.block_on(shared.endpoint.put(&names[shard], object));
             if put.as_ref().err().is_none_or(|error| error.kind != ErrorKind::NotSent) {
@@ -607,8 +604,8 @@ impl Copier {
         Ok(!missing.is_empty())
     }
 
-    /// Read a shard's part of the blocks of a run from the daemon, each as its pages one after another.
-    fn read(&mut self, shard: usize, run: &[BlockKey]) -> Result<Vec<Vec<u8>>, String> {
+    /// Read a shard's part of the blocks of a run from the daemon, each as its pages one after another, and encode them.
+    fn read(&mut self, shard: usize, run: &[BlockKey]) -> Result<Bytes, String> {
         let hashes: Vec<u128> = run.iter().map(|block| block.hash).collect();
         let slots = &self.slots[..run.len()];
         let copied = self.channels[shard].load_hashed(&hashes, slots, CALL);
@@ -620,14 +617,11 @@ impl Copier {
             return Err(format!("{failed} of {} blocks could not be read: {:?}", run.len(), copied.status));
         }
         let client = &self.inner.clients[shard];
-        let bytes = |slot: &u32| {
-            let mut block = Vec::with_capacity(self.inner.block_bytes as usize);
-            for plane in 0..self.inner.space.planes.len() as u16 {
-                client.with_block(*slot, plane, |page| block.extend_from_slice(page))?;
-            }
-            Some(block)
-        };
-        slots.iter().map(bytes).collect::<Option<_>>().ok_or_else(|| NO_MEMORY.into())
+        let object = Run::new(&self.inner.keys[shard], run, self.inner.block_bytes).encode_from(|place, out| {
+            (0..self.inner.space.planes.len() as u16)
+                .try_for_each(|plane| client.with_block(slots[place], plane, |page| out.extend_from_slice(page)))
+        });
+        object.ok_or_else(|| NO_MEMORY.into())
     }
 
     /// After a call that ended at its deadline, wait until none of its copies touches the blocks of this thread any more. If that does
@@ -671,11 +665,19 @@ impl Copier {
             }
             let began = Instant::now();
             let Some((run, shards)) = loading.pop_front() else { return cached };
-            let loaded: Vec<_> =
-                shards.into_iter().map(|task| inner.shared.runtime.block_on(task).ok().flatten()).collect();
-            for (name, blocks) in inner.names(&run).iter().zip(&loaded) {
-                inner.shared.presence.note(name, blocks.is_some());
-            }
+            let loaded = shards.into_iter().map(|task| inner.shared.runtime.block_on(task));
+            // The endpoint logs and counts errors; here they are misses.
+            let loaded: Vec<Option<Vec<Bytes>>> = loaded
+                .zip(inner.names(&run))
+                .map(|(loaded, name)| {
+                    let loaded = loaded.ok()?;
+                    // A store that could not be read may have the run: it is asked again once it is back.
+                    if !matches!(loaded, Err(LoadError::Store(_))) {
+                        inner.shared.presence.note(&name, matches!(loaded, Ok(Some(_))));
+                    }
+                    loaded.ok().flatten()
+                })
+                .collect();
             // Shard 0 last: the block is complete then, and the feed knows by that shard's session that a relay stored it.
             let stored = loaded
                 .into_iter()

@@ -62,6 +62,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "kvtide-daemon",
             "kvtide-format",
             "kvtide-nvme",
+            "kvtide-relay",
             "kvtide-rt",
             "kvtide-tiering",
             "kvtide-wire",

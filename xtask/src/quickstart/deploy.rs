@@ -17,7 +17,10 @@ const LIBRARIES: [&str; 5] = ["-lgcc_s", "-lutil", "-lpthread", "-lm", "-ldl"];
 
 /// Build the engine that runs in the machine.
 pub fn build() -> Result<(), Error> {
-    run(cargo().args(["build", "--release", "--locked", "-p", "kvtide", "-p", "kvtide-capi"]))?;
+    // One by one: a dependency of the tool would add symbols to the library.
+    for package in ["kvtide-capi", "kvtide"] {
+        run(cargo().args(["build", "--release", "--locked", "-p", package]))?;
+    }
     let mut cc = Command::new("cc");
     cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-pthread", "-I"]).arg(root().join("ffi/include"));
     cc.arg(root().join("xtask/src/quickstart/durable.c")).arg(target().join("release/libkvtide.a")).args(LIBRARIES);
