@@ -131,6 +131,15 @@ no_mutants_shipped() {
     echo "no mutants in $(wc -l <<<"$tree") packages and features of the shipped build"
 }
 
+# The daemon has no code that talks to a remote store: the relay does, and the tool for `bench remote`.
+no_network_in_the_daemon() {
+    local release="${CARGO_TARGET_DIR:-target}/release" program
+    for program in kvtided kvtide-relay; do
+        printf '%s has %s lines about TLS\n' "$program" "$(strings -a "$release/$program" | grep -c rustls)"
+    done
+    ! grep -q rustls "$release/kvtided" && grep -q rustls "$release/kvtide-relay"
+}
+
 # The library on its own: a dependency of the relay, which the tool has for `bench remote`, turns C functions of crc-fast on.
 build_release() {
     cargo build --release --locked -p kvtide-capi

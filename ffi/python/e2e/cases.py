@@ -4,6 +4,7 @@ crashes and corruption are in cases_faults.py."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from .chain import computed
 from .daemons import Daemon
@@ -163,7 +164,7 @@ def hybrid(world: World) -> Result:
     """Layers with full attention and with a window: a block is found only if all groups have it; windows need only the last
     blocks."""
     result = Result("hybrid")
-    model = {"model": str(make(world.directory / "hybrid")), "dtype": "float32", "disable_hybrid_kv_cache_manager": False}
+    model: dict[str, Any] = {"model": str(make(world.directory / "hybrid")), "dtype": "float32", "disable_hybrid_kv_cache_manager": False}
     sizes = (65, 300, 300, 1000, 1000)
     with world.alone("hybrid alone", **model) as plain:
         prompts = world.steady("hybrid", *sizes, of=plain)

@@ -68,7 +68,7 @@ class Valkey:
 def machine(world: World, store: str, name: str, remote_timeout_s: float) -> Iterator[tuple[Daemon, PrivateRelay, Engine]]:
     """Run a daemon, its relay, which copies out what is stored, and vLLM."""
     with world.relayed() as daemon, world.relay(daemon, store) as relay:
-        with world.engine(name, daemon, extra={"remote_timeout_s": remote_timeout_s}) as engine:
+        with world.engine(name, daemon, connector={"remote_timeout_s": remote_timeout_s}) as engine:
             until(relay, "its space is served", lambda m: m.get("kvtide_relay_feed_gaps_total", 0) >= 1)
             yield daemon, relay, engine
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,9 +125,9 @@ class World:
         program = self._kvtided.with_name("kvtide-relay")
         return PrivateRelay(daemon, store, config='[copy_out]\nwhen = "stored"\n', program=program)
 
-    def engine(self, name: str, daemon: Daemon, /, extra: dict[str, Any] | None = None, **options: Any) -> Engine:
-        """Start vLLM with the connector on this daemon's socket; `extra` are more options of the connector."""
-        extra = {**PATIENT, "socket": str(daemon.socket), "space": "e2e", **(extra or {})}
+    def engine(self, name: str, daemon: Daemon, /, *, connector: Mapping[str, Any] | None = None, **options: Any) -> Engine:
+        """Start vLLM with the connector on this daemon's socket; `connector`: more of its options."""
+        extra = {**PATIENT, "socket": str(daemon.socket), "space": "e2e", **(connector or {})}
         # The shortest form: the wheel's entry point registers the connector, and the connector sets the load failure policy.
         transfer = {"kv_connector": "KvtideConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
         return self.forker.start(name, {**self._options, **options, "kv_transfer_config": transfer})

@@ -32,7 +32,6 @@ pub fn build() -> Result<PathBuf, Error> {
     let tools = tools()?;
     let build = absolute(&target().join("llama.cpp"))?;
     std::fs::create_dir_all(&build).map_err(|e| Error::Start(format!("make {}", build.display()), e))?;
-    // Build both packages together: alone, the library would get other features and be built a second time.
     // One by one: a dependency of the tool would add symbols to the library.
     for package in ["kvtide-capi", "kvtide"] {
         run(cargo().args(["build", "--release", "--locked", "-p", package]))?;
