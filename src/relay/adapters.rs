@@ -24,6 +24,9 @@ const QUESTIONS_MAX: usize = 64;
 const HASHES_MAX: usize = 1 << 17;
 /// Time for the first message of a connection.
 const HELLO: Duration = Duration::from_secs(5);
+/// Maximum time that a question waits for its space to be served, and the time between two looks.
+const SERVED: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(10);
 /// Pause after a failed accept: descriptors may be used up.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -248,6 +251,12 @@ async fn question(spaces: &Spaces, domain: usize, fingerprint: [u8; 32], ask: As
         Answer { id: ask.id, done, blocks: u32::try_from(blocks).unwrap_or(u32::MAX), in_us }
     };
     let (done, ended) = oneshot::channel();
+    // The engine may have attached just now, and the relay follows it.
+    let wait = until.min(Instant::now() + SERVED);
+    while !spaces.serves(domain, fingerprint) && Instant::now() < wait {
+        // PACE: until the space is served, at most for the time above.
+        tokio::time::sleep(LOOK).await;
+    }
     // A space that is not served drops the question, and then nothing of the prefix is promised.
     match ask.what {
         What::Share => {

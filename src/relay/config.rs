@@ -93,7 +93,7 @@ pub struct Store {
     /// Maximum MiB of all requests and answers at a time.
     #[serde(default = "in_flight")]
     pub in_flight_mib: u32,
-    /// Maximum KiB of an object; by default 4,096 for Valkey and Redis and 8,192 for object stores.
+    /// Maximum KiB of the blocks in an object; by default 4,096 for Valkey and Redis and 8,192 for object stores.
     #[serde(default)]
     pub object_kib: Option<u32>,
 }
@@ -377,7 +377,7 @@ impl Store {
         self.url.starts_with("redis://") || self.url.starts_with("rediss://")
     }
 
-    /// Return the maximum bytes of an object.
+    /// Return the maximum bytes of the blocks in an object.
     #[must_use]
     pub fn object_bytes(&self) -> u64 {
         let default = if self.is_valkey() { 4 << 10 } else { 8 << 10 };

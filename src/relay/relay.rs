@@ -202,6 +202,11 @@ impl Watcher {
                 }
                 told = Some((usage, Instant::now()));
             }
+            // A space that the daemon did not let it attach to, or of which a session has ended, is tried again.
+            if Instant::now() >= retry_at {
+                open.values().for_each(|space| self.spaces.open(self.domain, space));
+                retry_at = Instant::now() + RETRY;
+            }
             match watch.next(LOOK) {
                 Ok(Some(SpaceChange::Opened(space))) => {
                     open.insert(space.space, space);
@@ -213,11 +218,6 @@ impl Watcher {
                 }
                 Ok(None) => self.spaces.close_ended(),
                 Err(error) => return tracing::warn!("{error}; the relay connects again"),
-            }
-            // A space that the daemon did not let it attach to, or of which a session has ended, is tried again.
-            if Instant::now() >= retry_at {
-                open.values().for_each(|space| self.spaces.open(self.domain, space));
-                retry_at = Instant::now() + RETRY;
             }
         }
     }

@@ -78,9 +78,10 @@ pub enum BadRun {
     },
 }
 
-/// Return the blocks of a full run: the largest power of two such that the run has at most `object_bytes_max` bytes, at least 1.
+/// Return the blocks of a full run: the largest power of two such that they have at most `object_bytes_max` bytes, at least 1. The
+/// header and the tags come on top: blocks are often a power of two, and with these counted, objects would be half as large.
 pub fn run_blocks(block_bytes: u64, object_bytes_max: u64) -> u32 {
-    let fits = |count: u32| Layout { count, block_bytes, encrypted: true }.total_bytes() <= object_bytes_max;
+    let fits = |count: u32| u64::from(count).checked_mul(block_bytes).is_some_and(|bytes| bytes <= object_bytes_max);
     (1..31).map(|shift| 1 << shift).take_while(|&count| fits(count)).last().unwrap_or(1)
 }
 

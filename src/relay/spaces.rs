@@ -66,6 +66,11 @@ impl Spaces {
         self.with(domain, fingerprint, |space| space.share(share))
     }
 
+    /// Return whether a recall would find its space.
+    pub fn serves(&self, domain: Option<&str>, fingerprint: [u8; 32]) -> bool {
+        self.with(domain, fingerprint, |_| ())
+    }
+
     fn with(&self, domain: Option<&str>, fingerprint: [u8; 32], act: impl FnOnce(&Space)) -> bool {
         let all = self.all();
         let named = |space: &&Space| domain.is_none_or(|name| self.shared.config.domains[space.domain()].name == name);

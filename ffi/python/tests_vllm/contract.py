@@ -93,6 +93,7 @@ NEEDED: tuple[Needed, ...] = (
         def set_xfer_handshake_metadata_pp_aware
         def set_xfer_handshake_metadata
         def has_pending_block_frees
+        def take_events
         """,
     ),
     Needed(f"{_V1}.base:SupportsHMA", CONNECTOR, "def request_finished_all_groups"),
@@ -111,6 +112,17 @@ NEEDED: tuple[Needed, ...] = (
     # ---- what vLLM's scheduler hands to a connector
     Needed("vllm.v1.request:Request", BOTH, "request_id; lora_request; block_hashes; num_tokens; num_computed_tokens"),
     Needed("vllm.v1.request:Request", CONNECTOR, "kv_transfer_params; num_prompt_tokens; skip_reading_prefix_cache"),
+    Needed("vllm.v1.request:Request", CONNECTOR, "all_token_ids; cache_salt; mm_features; prompt_embeds"),
+    # ---- KV events
+    Needed("vllm.config:KVEventsConfig", CONNECTOR, "enable_kv_cache_events"),
+    Needed(
+        "vllm.distributed.kv_events:BlockStored",
+        CONNECTOR,
+        "block_hashes; parent_block_hash; token_ids; block_size; lora_id; medium; lora_name",
+    ),
+    Needed("vllm.distributed.kv_events:BlockRemoved", CONNECTOR, "block_hashes; medium"),
+    Needed("vllm.distributed.kv_events:KVCacheEvent", CONNECTOR),
+    Needed("vllm.v1.core.kv_cache_utils", CONNECTOR, "maybe_convert_block_hash(hash_bytes)"),
     Needed("vllm.lora.request:LoRARequest", BOTH, "lora_int_id; lora_name; lora_path; load_inplace"),
     Needed("vllm.v1.core.kv_cache_manager:KVCacheManager", CONNECTOR, "block_pool; get_blocks(request_id)"),
     Needed("vllm.v1.core.kv_cache_manager:KVCacheBlocks", CONNECTOR, "blocks; get_block_ids()"),

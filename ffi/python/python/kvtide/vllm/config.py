@@ -32,7 +32,7 @@ OFFLOADING_KEYS: dict[str, str] = {
     "disk_buffer_slots": "staging_bytes sets the size of staging blocks",
     "use_page_cache": _NOTHING.format("the daemon decides how it reads and writes NVMe"),
     "canonical_layout": _NOTHING.format("engines with other parallelism do not share blocks"),
-    "self_describing_kv_events": _NOTHING.format("the connector publishes no KV events"),
+    "self_describing_kv_events": _NOTHING.format("kvtide's KV events always have tokens, parent and adapter"),
 }
 
 

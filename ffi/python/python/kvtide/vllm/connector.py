@@ -191,6 +191,10 @@ class KvtideConnector(KVConnectorBase_V1, SupportsHMA):
         """Do the same as `request_finished`, for several cache groups."""
         return self.request_finished(request, [])
 
+    def take_events(self) -> list[Any]:
+        """Return KV events about blocks in the daemon, for vLLM's own stream of events."""
+        return [] if self._scheduler is None else self._scheduler.take_events()
+
     def has_pending_push_work(self) -> bool:
         """Return whether stores hold blocks. An idle engine then keeps stepping until they are freed."""
         return self._scheduler is not None and self._scheduler.pending()

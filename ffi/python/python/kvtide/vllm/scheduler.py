@@ -13,6 +13,7 @@ from . import layout, roles
 from .admission import Offers, RequestLimits
 from .chunks import enlarge, skip_computed
 from .config import ConnectorConfig
+from .events import Announced, plain, wanted
 from .hashes import HASH_BYTES, Keys, named_epoch, new_epoch
 from .lora import LoraDigests
 from .metadata import Ended, Geometry, LoadJob, StepMetadata, StoreJob, WorkerMetadata
@@ -141,6 +142,7 @@ class SchedulerHalf:
         self.stats = Counts.of(vllm_config, "scheduler")
         self._connection: Connection | None = None
         self._remote: Remote | None = None
+        self._announced = Announced(self._page_tokens, self._hashes_a_block) if wanted(vllm_config) else None
         #: The last step computed nothing.
         self._idle = True
         self._geometry: Geometry | None = None
@@ -315,6 +317,9 @@ class SchedulerHalf:
             self._missed(tracked, channel, error)
             return 0
         self._rest_s = REST_MIN_S
+        if self._announced is not None:
+            self._announced.there(tracked.request, 0, found.blocks)
+            self._announced.gone(tracked.request, found.blocks)
         return int(found.blocks)
 
     def _lease(self, tracked: Tracked, hit: int) -> bool:
@@ -492,7 +497,7 @@ class SchedulerHalf:
 
     def _note(self, tracked: Tracked, first: int, count: int, hashes: bytes) -> None:
         """Tell the relay the tokens of `count` blocks, if it publishes KV events."""
-        if self._remote is None or self._alone or not self._remote.wants_notes():
+        if self._remote is None or self._alone or not plain(tracked.request) or not self._remote.wants_notes():
             return
         tokens = tracked.request.all_token_ids[first * self._page_tokens : (first + count) * self._page_tokens]
         adapter = tracked.request.lora_request
@@ -547,6 +552,8 @@ class SchedulerHalf:
         if store.workers.failed is not None:
             store.tracked.over = True  # later blocks would lack their parent
             store.tracked.next_store = min(store.tracked.next_store, store.first + store.workers.failed)
+        elif self._announced is not None and store.tracked.keys is not None:
+            self._announced.there(store.tracked.request, store.first, store.first + len(store.hashes))
         self._share(store.tracked)
 
     def finished(self, request: Any) -> None:
@@ -562,6 +569,10 @@ class SchedulerHalf:
             self.stats.add("blocks_store_skipped", left)
         tracked.ended = True
         self._share(tracked)
+
+    def take_events(self) -> list[Any]:
+        """Return KV events about the daemon's blocks since the last call."""
+        return [] if self._announced is None else self._announced.take()
 
     def pending(self) -> bool:
         """Return whether stores hold blocks. The engine must then keep stepping until they are freed."""
@@ -579,6 +590,8 @@ class SchedulerHalf:
         stored until a reset succeeds: new blocks could depend on blocks from before the reset.
         """
         self._epoch, self._alone = new_epoch(), True
+        if self._announced is not None:
+            self._announced.clear()
         for tracked in self._tracked.values():
             self._let_go(tracked.give_up())
             tracked.over = True  # at least part of its KV belongs to the old epoch
