@@ -1129,7 +1129,8 @@ kvt_status kvt_relay_close(kvt_relay *relay);
 /// @param count  Number of hashes.
 /// @param wait_us  Microseconds until the answer is of no use any more, at most an hour.
 /// @param question  Receives the number of the question, for `kvt_relay_poll`.
-/// @return `KVT_OK`; `KVT_EAGAIN` if the relay cannot be asked now (`kvt_last_error` has the reason): compute the prefix.
+/// @return `KVT_OK`; `KVT_EAGAIN` if the relay cannot be asked now (`kvt_last_error` has the reason): compute the prefix;
+///     `KVT_EINVAL` if there is no hash, or one of 0.
 /// Thread safety: one thread at a time.
 /// Example: `if (kvt_relay_recall(relay, hashes, count, 2000 * 1000, &question) == KVT_OK) ask_again_later();`
 ///
@@ -1140,6 +1141,24 @@ kvt_status kvt_relay_recall(kvt_relay *relay,
                             uint64_t wait_us,
                             uint32_t *question);
 
+/// Ask the relay to bring in a prefix that another machine is sharing just now: it asks the store until all of it is there.
+///
+/// @param relay  Connection.
+/// @param hashes  Hashes of the prefix's blocks, from its first block on. The first 8,000 are asked for.
+/// @param count  Number of hashes.
+/// @param wait_us  Microseconds until the answer is of no use any more, at most an hour.
+/// @param question  Receives the number of the question, for `kvt_relay_poll`.
+/// @return As `kvt_relay_recall`.
+/// Thread safety: one thread at a time.
+/// Example: `kvt_relay_await(relay, hashes, count, 5000 * 1000, &question);`
+///
+/// Pointers: `hashes` must be valid for reads of `count` elements, `question` for a write.
+kvt_status kvt_relay_await(kvt_relay *relay,
+                           const kvt_hash *hashes,
+                           uint32_t count,
+                           uint64_t wait_us,
+                           uint32_t *question);
+
 /// Ask the relay to copy a cached prefix out to the store, so that other machines can have it. Its answer comes when the
 /// store has it.
 ///
@@ -1148,7 +1167,8 @@ kvt_status kvt_relay_recall(kvt_relay *relay,
 /// @param count  Number of hashes.
 /// @param wait_us  Microseconds until the answer is of no use any more, at most an hour.
 /// @param question  Receives the number of the question, for `kvt_relay_poll`.
-/// @return `KVT_OK`; `KVT_EAGAIN` if the relay cannot be asked now (`kvt_last_error` has the reason).
+/// @return `KVT_OK`; `KVT_EAGAIN` if the relay cannot be asked now (`kvt_last_error` has the reason); `KVT_EINVAL` if there
+///     is no hash, or one of 0.
 /// Thread safety: one thread at a time.
 /// Example: `kvt_relay_share(relay, hashes, count, 5000 * 1000, &question);`
 ///
@@ -1189,7 +1209,8 @@ kvt_status kvt_relay_forget(kvt_relay *relay, uint32_t question);
 /// @param count  Number of blocks.
 /// @param tokens  Their tokens: `page_tokens` for each block.
 /// @param adapter  Name of the adapter (LoRA) with which they were computed; NULL for none.
-/// @return `KVT_OK` if they were sent, or the relay does not need any; `KVT_EAGAIN` if it cannot be told now.
+/// @return `KVT_OK` if they were sent, or the relay does not need any; `KVT_EAGAIN` if it cannot be told now; `KVT_ETOOBIG` if
+///     a page has so many tokens, or the adapter so long a name, that no message holds them.
 /// Thread safety: one thread at a time.
 /// Example: `kvt_relay_note(relay, hashes, count, tokens, NULL);`
 ///

@@ -7,13 +7,15 @@ use crate::spaces::Spaces;
 use kvtide_types::Status;
 use kvtide_wire::hello::{Answer, Ask, AskHello, AskWelcome, Disconnect, MESSAGE_MAX, Note, ToRelay, Token, What};
 use kvtide_wire::os::socket::Listener;
+use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{AbortHandle, JoinSet};
 
 /// Permission bits of the socket. Who may ask is decided by uid and token, as at the daemon's.
 const MODE: u32 = 0o666;
@@ -27,6 +29,14 @@ const HELLO: Duration = Duration::from_secs(5);
 /// Maximum time that a question waits for its space to be served, and the time between two looks.
 const SERVED: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(10);
+/// Maximum time of a question.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
+/// Time until a prefix is shared or awaited again of which a part is missing.
+const AGAIN: Duration = Duration::from_millis(50);
+/// Time between two lines in the log about connections, and of the attempt to tell the engine.
+const QUIET: Duration = Duration::from_secs(1);
+/// Connections of one user at a time.
+const USER_MAX: usize = 64;
 /// Pause after a failed accept: descriptors may be used up.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -44,8 +54,13 @@ pub fn start(settings: &config::Adapters, domain: usize, spaces: &Arc<Spaces>) -
     let listener = listener.and_then(UnixListener::from_std);
     let action = "wait for adapters on a socket";
     let listener = listener.map_err(|source| Error::System { action, source })?;
-    let adapters =
-        Arc::new(Adapters { access, domain, spaces: Arc::clone(spaces), places: Semaphore::new(CONNECTIONS_MAX) });
+    let adapters = Arc::new(Adapters {
+        access,
+        domain,
+        spaces: Arc::clone(spaces),
+        places: Places::default(),
+        logged: Mutex::default(),
+    });
     spaces.shared.runtime.spawn(async move {
         adapters.accept(&listener).await;
         drop(path); // its drop removes the socket
@@ -88,7 +103,9 @@ struct Adapters {
     /// Index of the domain.
     domain: usize,
     spaces: Arc<Spaces>,
-    places: Semaphore,
+    places: Places,
+    /// Time of the last line in the log about a connection.
+    logged: Mutex<Option<Instant>>,
 }
 
 impl Adapters {
@@ -107,24 +124,66 @@ impl Adapters {
         }
     }
 
+    /// Return whether a line may be logged: engines and strangers must not fill the log.
+    fn may_log(&self) -> bool {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let may = logged.is_none_or(|at| at.elapsed() >= QUIET);
+        if may {
+            *logged = Some(Instant::now());
+        }
+        may
+    }
+
     async fn serve(self: Arc<Self>, socket: UnixStream) {
         let Ok(uid) = socket.peer_cred().map(|peer| peer.uid()) else { return };
         let connection = Connection { socket, adapters: &self };
-        let Ok(_place) = self.places.try_acquire() else {
-            return connection.end(uid, Status::Limit, format!("{CONNECTIONS_MAX} engines are connected, the maximum"));
+        let Some(_place) = Place::take(&self.places, uid) else {
+            let text = format!("{CONNECTIONS_MAX} engines are connected, or {USER_MAX} of this user, the maximum");
+            return connection.end(uid, Status::Limit, text).await;
         };
         let end = match tokio::time::timeout(HELLO, connection.receive()).await {
             Ok(Ok(Some(ToRelay::Hello(hello)))) => match self.access.refusal(uid, hello.token.as_ref()) {
                 None => connection.answer(hello).await,
                 Some(text) => Err((Status::Permission, text)),
             },
-            Ok(Ok(Some(_))) => Err((Status::Protocol, "the first message must say who asks".into())),
+            Ok(Ok(Some(_))) => Err((Status::Protocol, "expected a hello first".into())),
             Ok(Ok(None)) => Ok(()),
             Ok(Err(end)) => Err(end),
             Err(_) => Err((Status::TimedOut, format!("no message within {HELLO:?}"))),
         };
         if let Err((status, text)) = end {
-            connection.end(uid, status, text);
+            connection.end(uid, status, text).await;
+        }
+    }
+}
+
+/// Connections of each user.
+type Places = Mutex<HashMap<u32, usize>>;
+
+/// One of the places for connections, until it is dropped. A user cannot take them all.
+struct Place<'a> {
+    places: &'a Places,
+    uid: u32,
+}
+
+impl Place<'_> {
+    fn take(places: &Places, uid: u32) -> Option<Place<'_>> {
+        let mut all = places.lock().unwrap_or_else(PoisonError::into_inner);
+        let total: usize = all.values().sum();
+        let own = all.get(&uid).copied().unwrap_or(0);
+        (total < CONNECTIONS_MAX && own < USER_MAX).then(|| {
+            all.insert(uid, own + 1);
+            Place { places, uid }
+        })
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut all = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        match all.get_mut(&self.uid) {
+            Some(own) if *own > 1 => *own -= 1,
+            _ => _ = all.remove(&self.uid),
         }
     }
 }
@@ -168,8 +227,11 @@ impl Connection<'_> {
     }
 
     /// Tell the engine why the connection ends.
-    fn end(&self, uid: u32, status: Status, text: String) {
-        tracing::warn!("the connection of an adapter of uid {uid} ends: {text}");
+    async fn end(&self, uid: u32, status: Status, text: String) {
+        if self.adapters.may_log() {
+            tracing::warn!("the connection of an adapter of uid {uid} ends: {text}");
+        }
+        let _ = tokio::time::timeout(QUIET, self.socket.writable()).await;
         let _ = self.send(&Disconnect { status, text }.encode());
     }
 
@@ -178,7 +240,8 @@ impl Connection<'_> {
         let wants_notes = self.adapters.spaces.shared.events.is_some();
         self.send(&AskWelcome { wants_notes }.encode())?;
         let (answers, mut answered) = mpsc::channel(QUESTIONS_MAX);
-        let open = Arc::new(Semaphore::new(QUESTIONS_MAX));
+        // They end with the connection.
+        let (mut questions, mut open) = (JoinSet::new(), HashMap::new());
         // The parts of a question that have arrived.
         let mut part: Option<Ask> = None;
         loop {
@@ -186,6 +249,12 @@ impl Connection<'_> {
                 message = self.receive() => message?,
                 Some(answer) = answered.recv() => {
                     self.send(&Answer::encode(&answer))?;
+                    continue;
+                }
+                Some(ended) = questions.join_next() => {
+                    if let Ok(id) = ended {
+                        open.remove(&id);
+                    }
                     continue;
                 }
             };
@@ -196,7 +265,13 @@ impl Connection<'_> {
                     self.note(fingerprint, note).await;
                     continue;
                 }
-                Some(ToRelay::Hello(_)) => return Err((Status::Protocol, "it says twice who asks".into())),
+                Some(ToRelay::Forget(forget)) => {
+                    if let Some(task) = open.remove(&forget.id) {
+                        AbortHandle::abort(&task);
+                    }
+                    continue;
+                }
+                Some(ToRelay::Hello(_)) => return Err((Status::Protocol, "a second hello".into())),
             };
             let ask = match part.take() {
                 None => ask,
@@ -216,20 +291,29 @@ impl Connection<'_> {
                 part = Some(ask);
                 continue;
             }
-            let Ok(place) = Arc::clone(&open).try_acquire_owned() else {
-                return Err((Status::Limit, format!("more than {QUESTIONS_MAX} questions at a time")));
-            };
+            if open.len() >= QUESTIONS_MAX {
+                // Its client counts fewer: some may have ended in this moment. Nothing is promised.
+                self.send(&Answer { id: ask.id, done: true, blocks: 0, in_us: 0 }.encode())?;
+                continue;
+            }
             let (domain, spaces, answers) = (self.adapters.domain, Arc::clone(&self.adapters.spaces), answers.clone());
-            tokio::spawn(async move {
+            let id = ask.id;
+            let task = questions.spawn(async move {
                 question(&spaces, domain, fingerprint, ask, &answers).await;
-                drop(place);
+                id
             });
+            open.insert(id, task);
         }
     }
 
     /// Keep the tokens of blocks.
     async fn note(&self, fingerprint: [u8; 32], Note { hashes, tokens, adapter }: Note) {
-        let Some(events) = self.adapters.spaces.shared.events.clone() else { return };
+        let spaces = &self.adapters.spaces;
+        let domain = spaces.shared.config.domains[self.adapters.domain].name.as_str();
+        // Only of a space of its own domain.
+        let Some(events) = spaces.shared.events.clone().filter(|_| spaces.serves(Some(domain), fingerprint)) else {
+            return;
+        };
         let adapter = Some(adapter).filter(|name| !name.is_empty());
         // It writes a file.
         let kept =
@@ -245,36 +329,47 @@ impl Connection<'_> {
 /// Answer a question. Nobody waits for an answer after the question's time.
 async fn question(spaces: &Spaces, domain: usize, fingerprint: [u8; 32], ask: Ask, answers: &mpsc::Sender<Answer>) {
     let domain = Some(spaces.shared.config.domains[domain].name.as_str());
-    let until = Instant::now() + Duration::from_millis(ask.wait_ms.into());
+    let until = Instant::now() + Duration::from_millis(ask.wait_ms.into()).min(WAIT_MAX);
     let answer = |done, blocks: usize, within: Option<Duration>| {
         let in_us = within.map_or(0, |within| within.as_micros().clamp(1, u32::MAX.into()) as u32);
         Answer { id: ask.id, done, blocks: u32::try_from(blocks).unwrap_or(u32::MAX), in_us }
     };
-    let (done, ended) = oneshot::channel();
     // The engine may have attached just now, and the relay follows it.
     let wait = until.min(Instant::now() + SERVED);
     while !spaces.serves(domain, fingerprint) && Instant::now() < wait {
         // PACE: until the space is served, at most for the time above.
         tokio::time::sleep(LOOK).await;
     }
-    // A space that is not served drops the question, and then nothing of the prefix is promised.
-    match ask.what {
-        What::Share => {
-            spaces.share(domain, fingerprint, Share { hashes: ask.hashes, until, done });
-        }
-        What::Recall => {
-            let (expected, will_be) = oneshot::channel();
-            let recall = Recall { hashes: ask.hashes, until, expected: Some(expected), done };
-            spaces.recall(domain, fingerprint, recall);
-            let wait = tokio::time::timeout_at(until.into(), will_be);
-            if let Ok(Ok(Expected { blocks, within })) = wait.await {
-                let _ = answers.send(answer(false, blocks, within)).await;
+    let mut blocks = 0;
+    loop {
+        let (done, ended) = oneshot::channel();
+        let hashes = ask.hashes.clone();
+        // A space that is not served drops the question, and then nothing of the prefix is promised.
+        match ask.what {
+            What::Share => {
+                spaces.share(domain, fingerprint, Share { hashes, there: blocks, until, done });
+            }
+            What::Recall | What::Await => {
+                let (expected, will_be) = oneshot::channel();
+                let (of_engine, fresh) = (true, ask.what == What::Await);
+                let expected = (!fresh).then_some(expected);
+                spaces.recall(domain, fingerprint, Recall { hashes, until, of_engine, fresh, expected, done });
+                let wait = tokio::time::timeout_at(until.into(), will_be);
+                if !fresh && let Ok(Ok(Expected { blocks, within })) = wait.await {
+                    let _ = answers.send(answer(false, blocks, within)).await;
+                }
             }
         }
+        blocks = match tokio::time::timeout_at(until.into(), ended).await {
+            Ok(ended) => ended.unwrap_or(blocks),
+            Err(_) => return,
+        };
+        // What is shared may still be on its way into the daemon, or the store may take nothing now; what is awaited, into the store.
+        let again = Instant::now() + AGAIN;
+        if ask.what == What::Recall || blocks >= ask.hashes.len() || again >= until {
+            break;
+        }
+        tokio::time::sleep_until(again.into()).await;
     }
-    let blocks = match tokio::time::timeout_at(until.into(), ended).await {
-        Ok(ended) => ended.unwrap_or(0),
-        Err(_) => return,
-    };
     let _ = answers.send(answer(true, blocks, None)).await;
 }

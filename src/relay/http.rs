@@ -88,9 +88,13 @@ async fn recall(State(relay): State<Arc<Relay>>, Json(ask): Json<Ask>) -> Result
     let fingerprint = bytes(&ask.fingerprint).ok_or_else(|| wrong("fingerprint: expected 64 hexadecimal digits"))?;
     let hashes = hashes_of(&ask.hashes).ok_or_else(|| wrong(HASHES_EXPECTED))?;
     let (done, brought) = oneshot::channel();
-    // Who does not wait wants the blocks nevertheless.
+    // A request that does not wait wants the blocks nevertheless.
     let until = Instant::now() + RECALL_MAX;
-    if !relay.recall(ask.domain.as_deref(), fingerprint, Recall { hashes, until, expected: None, done }) {
+    if !relay.recall(
+        ask.domain.as_deref(),
+        fingerprint,
+        Recall { hashes, until, of_engine: false, fresh: false, expected: None, done },
+    ) {
         let why = "no engine of this daemon has a space with this fingerprint open to relays, or spaces of several domains have it and \
                    the request names no domain\n";
         return Err((StatusCode::NOT_FOUND, why.into()));

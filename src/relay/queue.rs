@@ -60,10 +60,22 @@ pub struct Recall {
     pub hashes: Vec<u128>,
     /// The answer is of no use later. What was brought in until then stays.
     pub until: Instant,
+    /// An engine waits for it: if its answer is not needed any more, it ends. Others give way to engines' recalls, and go on without an
+    /// asker.
+    pub of_engine: bool,
+    /// Another machine is about to have the store have it: cached answers are of no use.
+    pub fresh: bool,
     /// Receives how many blocks will be cached, and when, once the store has said which it has.
     pub expected: Option<oneshot::Sender<Expected>>,
     /// Receives how many of its blocks are cached in the daemon afterwards.
     pub done: oneshot::Sender<usize>,
+}
+
+impl Recall {
+    /// Return whether its answer is of no use any more.
+    pub fn is_over(&self) -> bool {
+        self.until <= Instant::now() || (self.of_engine && self.done.is_closed())
+    }
 }
 
 /// What a recall will bring.
@@ -80,6 +92,8 @@ pub struct Expected {
 pub struct Share {
     /// Hashes of its blocks, from the first on.
     pub hashes: Vec<u128>,
+    /// The store has this many of them already.
+    pub there: usize,
     /// The answer is of no use later.
     pub until: Instant,
     /// Receives how many of its blocks the store has afterwards, from the first on.
@@ -96,6 +110,8 @@ fn end_of(run: &[BlockKey]) -> End {
 #[derive(Debug, Default)]
 struct Waiting {
     recalls: VecDeque<Recall>,
+    /// Recalls that give way.
+    patient: VecDeque<Recall>,
     shares: VecDeque<Share>,
     runs: BTreeMap<Place, Outgoing>,
     places: HashMap<End, Place>,
@@ -197,12 +213,18 @@ impl Queue {
     /// Add a recall. Without room it is dropped, which its sender notices.
     pub fn bring_in(&self, recall: Recall) {
         let mut waiting = self.lock();
-        let hashes: usize = waiting.recalls.iter().map(|recall| recall.hashes.len()).sum();
-        let fits = waiting.recalls.len() < RECALLS_MAX && hashes + recall.hashes.len() <= HASHES_MAX;
-        if !waiting.over && fits {
-            waiting.recalls.push_back(recall);
+        let is_over = waiting.over;
+        let list = if recall.of_engine { &mut waiting.recalls } else { &mut waiting.patient };
+        let hashes: usize = list.iter().map(|recall| recall.hashes.len()).sum();
+        if !is_over && list.len() < RECALLS_MAX && hashes + recall.hashes.len() <= HASHES_MAX {
+            list.push_back(recall);
             self.changed.notify_one();
         }
+    }
+
+    /// Return whether an engine's recall waits.
+    pub fn has_urgent(&self) -> bool {
+        !self.lock().recalls.is_empty()
     }
 
     /// Add a prefix to copy out now. Without room it is dropped, which its sender notices.
@@ -223,6 +245,9 @@ impl Queue {
                 return None;
             }
             if let Some(recall) = waiting.recalls.pop_front() {
+                return Some(Job::BringIn(recall));
+            }
+            if let Some(recall) = waiting.patient.pop_front() {
                 return Some(Job::BringIn(recall));
             }
             if let Some(share) = waiting.shares.pop_front() {
@@ -253,7 +278,7 @@ impl Queue {
     /// Return the number of runs and recalls that wait.
     pub fn len(&self) -> (usize, usize) {
         let waiting = self.lock();
-        (waiting.runs.len(), waiting.recalls.len())
+        (waiting.runs.len(), waiting.recalls.len() + waiting.patient.len())
     }
 
     /// No code panics while it holds the lock; if one did, the data would still be whole.
@@ -267,7 +292,7 @@ mod tests {
     use super::*;
 
     fn recall(hash: u128, done: oneshot::Sender<usize>) -> Recall {
-        Recall { hashes: vec![hash], until: Instant::now(), expected: None, done }
+        Recall { hashes: vec![hash], until: Instant::now(), of_engine: true, fresh: false, expected: None, done }
     }
 
     /// A run of one block.
@@ -289,7 +314,7 @@ mod tests {
         let queue = std::sync::Arc::new(Queue::default());
         assert!(queue.copy_out(1, vec![run(1, 0)], &[], false).is_empty());
         let (shared, _) = oneshot::channel();
-        queue.share(Share { hashes: vec![6], until: Instant::now(), done: shared });
+        queue.share(Share { hashes: vec![6], there: 0, until: Instant::now(), done: shared });
         let (done, mut asked) = oneshot::channel();
         queue.bring_in(recall(7, done));
         let Some(Job::BringIn(recalled)) = queue.take(go) else { panic!("a recall waits") };

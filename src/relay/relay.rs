@@ -197,10 +197,10 @@ impl Watcher {
             let is_due = told.as_ref().is_none_or(|(last, at)| *last != usage && at.elapsed() >= TELL_MIN);
             if is_due {
                 // A connection that is over is noticed below.
-                if let Err(error) = watch.tell(&state(self.spaces.shared.endpoint.address(), &usage)) {
-                    tracing::debug!("{error}");
+                match watch.tell(&state(self.spaces.shared.endpoint.address(), &usage)) {
+                    Ok(()) => told = Some((usage, Instant::now())),
+                    Err(error) => tracing::debug!("{error}"),
                 }
-                told = Some((usage, Instant::now()));
             }
             // A space that the daemon did not let it attach to, or of which a session has ended, is tried again.
             if Instant::now() >= retry_at {

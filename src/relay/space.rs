@@ -22,7 +22,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
 use tokio::task::JoinHandle as Task;
 
 /// Threads that copy; each has a channel of its own and room for one run of each shard.
@@ -247,9 +246,12 @@ impl Space {
     }
 
     /// Return the number of cached blocks by the feed, and of waiting runs and recalls.
-    pub fn figures(&self) -> (usize, usize, usize) {
-        let (runs, recalls) = self.inner.queue.len();
-        (self.inner.chains().len(), runs, recalls)
+    pub fn figures(&self) -> impl FnOnce() -> (usize, usize, usize) + use<> {
+        let inner = Arc::clone(&self.inner);
+        move || {
+            let (runs, recalls) = inner.queue.len();
+            (inner.chains().len(), runs, recalls)
+        }
     }
 
     /// Bring a prefix in.
@@ -280,23 +282,30 @@ impl Drop for Space {
     }
 }
 
-/// Mean time in which a recall brings in a block.
+/// Mean time in which a recall brings in a block, over the last few.
 #[derive(Debug, Default)]
-struct Pace(AtomicU64);
+struct Pace(Mutex<Option<(Duration, Instant)>>);
+
+/// Time after which a measurement says nothing any more: askers that believed a slow one would never cause another.
+const PACE_KEPT: Duration = Duration::from_secs(10);
 
 impl Pace {
-    /// Add a measurement: the mean of the last few counts.
+    /// Add a measurement.
     fn measured(&self, blocks: usize, took: Duration) {
-        let now = (took.as_nanos() as u64 / blocks.max(1) as u64).max(1);
-        let before = self.0.load(Ordering::Relaxed);
-        // Another copier may store in between; either mean will do.
-        self.0.store(if before == 0 { now } else { (7 * before + now) / 8 }, Ordering::Relaxed);
+        let now = took / blocks.max(1) as u32;
+        let mean = self.mean().map_or(now, |before| (7 * before + now) / 8);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((mean.max(Duration::from_nanos(1)), Instant::now()));
+    }
+
+    fn mean(&self) -> Option<Duration> {
+        let measured = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        measured.filter(|(_, at)| at.elapsed() < PACE_KEPT).map(|(mean, _)| mean)
     }
 
     /// Return the expected time of so many blocks; `None` without a measurement.
     fn of(&self, blocks: usize) -> Option<Duration> {
-        let each = self.0.load(Ordering::Relaxed);
-        (each > 0).then(|| Duration::from_nanos(each.saturating_mul(blocks as u64)))
+        self.mean().map(|each| each.saturating_mul(u32::try_from(blocks).unwrap_or(u32::MAX)))
     }
 }
 
@@ -522,41 +531,41 @@ impl Copier {
                 }
             }
             // The askers of those may have stopped waiting.
-            Job::BringIn(Recall { hashes, until, expected, done }) => {
-                let cached = self.bring_in(&hashes, until, expected);
-                let _ = done.send(cached);
-            }
-            Job::Share(Share { hashes, until, done }) => {
-                let there = self.share(&hashes, until);
-                let _ = done.send(there);
-            }
+            Job::BringIn(recall) => self.bring_in(recall),
+            Job::Share(share) => self.share(share),
         }
     }
 
-    /// Copy the runs of a prefix out. Return how many of its blocks the store has then, from the first on.
-    fn share(&mut self, hashes: &[u128], until: Instant) -> usize {
+    /// Copy the next run of a prefix out, and put the rest back into the queue, so that recalls come between. Answer when all of it is
+    /// copied, or when a run cannot be copied now.
+    fn share(&mut self, mut share: Share) {
         let inner = Arc::clone(&self.inner);
-        let (keys, mut there) = (keys_of(hashes), 0);
-        for (first, len) in runs_of(0, keys.len() as u32, inner.run_blocks) {
-            let run = &keys[first as usize..(first + len) as usize];
-            // Somebody waits for it, so it goes before what waits in the queue; but not beyond the budget.
-            if until <= Instant::now() || inner.queue.is_over() || inner.may_go(run).is_err() {
-                return there;
+        let count = share.hashes.len() as u32;
+        let next = runs_of(0, count, inner.run_blocks).into_iter().find(|(first, _)| *first as usize >= share.there);
+        let Some((first, len)) = next.filter(|_| share.until > Instant::now() && !share.done.is_closed()) else {
+            let _ = share.done.send(share.there);
+            return;
+        };
+        let run = &keys_of(&share.hashes)[first as usize..(first + len) as usize];
+        // Somebody waits for it, so it goes before what waits in the queue; but not beyond the budget.
+        let copied = match inner.may_go(run) {
+            Ok(()) => self.copy_and_count(run),
+            Err(_) => Err(Failed::Gone("the store or the budget takes none now".into())),
+        };
+        match copied {
+            Ok(()) => {
+                share.there = (first + len) as usize;
+                inner.queue.share(share);
             }
-            match self.copy_and_count(run) {
-                Ok(()) => there += run.len(),
-                Err(failed) => {
-                    let (why, reason) = match failed {
-                        Failed::Gone(why) => (why, NotOut::Gone),
-                        Failed::Store(error) => (error.to_string(), NotOut::Store),
-                    };
-                    add(&inner.shared.counters.blocks_not_out[reason as usize], run.len());
-                    tracing::debug!("space {}: a shared run was not copied out: {why}", inner.space.name);
-                    return there;
-                }
+            Err(failed) => {
+                let why = match failed {
+                    Failed::Gone(why) => why,
+                    Failed::Store(error) => error.to_string(),
+                };
+                tracing::debug!("space {}: a shared run was not copied out: {why}", inner.space.name);
+                let _ = share.done.send(share.there);
             }
         }
-        there
     }
 
     /// Copy a run to the store, if it does not have it. The budget was charged for it.
@@ -635,14 +644,25 @@ impl Copier {
         }
     }
 
-    /// Bring the blocks of a prefix in, as many as the store has and as come in until then. Return how many are cached in the daemon
-    /// afterwards.
-    fn bring_in(&mut self, hashes: &[u128], until: Instant, expected: Option<oneshot::Sender<Expected>>) -> usize {
-        let inner = Arc::clone(&self.inner);
+    /// Bring the blocks of a prefix in, as many as the store has and as come in in time, and answer.
+    fn bring_in(&mut self, mut recall: Recall) {
+        match self.bring_some_in(&mut recall) {
+            Some(cached) => _ = recall.done.send(cached),
+            None => self.inner.queue.bring_in(recall),
+        }
+    }
+
+    /// Return how many blocks of the prefix are cached in the daemon afterwards; `None`: it gives way to an engine, and has to go on.
+    fn bring_some_in(&mut self, recall: &mut Recall) -> Option<usize> {
+        let (inner, expected) = (Arc::clone(&self.inner), recall.expected.take());
+        let hashes = &recall.hashes;
         // As the feed tells: a lookup would count as an engine's.
         let mut cached = inner.chains().longest(hashes);
+        if recall.is_over() {
+            return Some(cached);
+        }
         let keys = keys_of(hashes);
-        let runs = inner.shared.runtime.block_on(self.runs_in_store(&keys));
+        let runs = inner.shared.runtime.block_on(self.runs_in_store(&keys, recall.fresh));
         let before = cached;
         let runs = runs.into_iter().filter(|run| run.last().is_some_and(|last| last.index as usize >= before));
         let runs: Vec<Arc<[BlockKey]>> = runs.map(Arc::<[BlockKey]>::from).collect();
@@ -660,11 +680,14 @@ impl Copier {
                 let shards = (0..inner.keys.len()).map(|shard| inner.load(shard, Arc::clone(&run)));
                 loading.push_back((Arc::clone(&run), shards.collect::<Vec<_>>()));
             }
-            if inner.queue.is_over() || until <= Instant::now() {
-                return cached;
+            if inner.queue.is_over() || recall.is_over() {
+                return Some(cached);
+            }
+            if !recall.of_engine && cached > before && inner.queue.has_urgent() {
+                return None;
             }
             let began = Instant::now();
-            let Some((run, shards)) = loading.pop_front() else { return cached };
+            let Some((run, shards)) = loading.pop_front() else { return Some(cached) };
             let loaded = shards.into_iter().map(|task| inner.shared.runtime.block_on(task));
             // The endpoint logs and counts errors; here they are misses.
             let loaded: Vec<Option<Vec<Bytes>>> = loaded
@@ -686,7 +709,7 @@ impl Copier {
                 .all(|(shard, blocks)| blocks.is_some_and(|blocks| self.store(shard, &run, &blocks)));
             if !stored {
                 // Blocks behind a hole are of no use. The loads that are dropped end at their deadlines.
-                return cached;
+                return Some(cached);
             }
             cached = cached.max(run[run.len() - 1].index as usize + 1);
             add(&inner.shared.counters.blocks_in, run.len());
@@ -696,12 +719,19 @@ impl Copier {
 
     /// Return the runs of a prefix that the store has in all shards, up to the first hole. The last ones may be shorter than those
     /// of a relay that would write this prefix: another one wrote a shorter or a longer prefix.
-    async fn runs_in_store(&self, keys: &[BlockKey]) -> Vec<Vec<BlockKey>> {
+    async fn runs_in_store(&self, keys: &[BlockKey], fresh: bool) -> Vec<Vec<BlockKey>> {
         let (inner, most) = (&self.inner, self.inner.run_blocks);
         let full = keys.len() as u32 / most;
         let of = |first: u32, len: u32| &keys[first as usize..(first + len) as usize];
         let names: Vec<Vec<RunName>> = (0..full).map(|i| inner.names(of(i * most, most))).collect();
-        let found = inner.shared.presence.longest(&names).await.unwrap_or(0) as u32;
+        let found = match fresh {
+            false => inner.shared.presence.longest(&names).await.unwrap_or(0) as u32,
+            true => {
+                let all: Vec<RunName> = names.iter().flatten().cloned().collect();
+                let present = inner.shared.endpoint.present(&all).await.unwrap_or_default();
+                present.chunks(inner.keys.len()).take_while(|shards| shards.iter().all(|there| *there)).count() as u32
+            }
+        };
         let mut runs: Vec<Vec<BlockKey>> = (0..found).map(|i| of(i * most, most).to_vec()).collect();
         // Within the next full run, all aligned runs of powers of two are possible.
         let (first, end) = (found * most, (keys.len() as u32).min((found + 1) * most));

@@ -52,7 +52,10 @@ impl Spaces {
     /// Return the domain and the name, and the figures, of each space.
     pub fn figures(&self) -> Vec<(Names, Figures)> {
         let domain = |space: &Space| self.shared.config.domains[space.domain()].name.clone();
-        self.all().values().map(|space| ((domain(space), space.name().to_owned()), space.figures())).collect()
+        let read = |space: &Space| ((domain(space), space.name().to_owned()), space.figures());
+        // A space that lists its cache delays its figures; recalls must not wait for that.
+        let all: Vec<_> = self.all().values().map(read).collect();
+        all.into_iter().map(|(names, figures)| (names, figures())).collect()
     }
 
     /// Have a prefix brought in. Return false if no space with this fingerprint is served, or spaces of two domains have it and none is

@@ -36,13 +36,11 @@ int main(int argc, char **argv) {
     OK(kvt_channel_store(channel, 0, NULL, hashes, own, BLOCKS, KVT_LEVEL_PUBLISHED, 0, failed, &count));
 
     OK(kvt_relay_open(client, &relay));
-    /* The relay may still attach to the space, and does not know it until then. */
-    kvt_answer answer = {0};
-    for (int tries = 0; answer.blocks < BLOCKS; tries++) {
-        CHECK(tries < 10000);
-        OK(kvt_relay_share(relay, hashes, BLOCKS, 60 * SECOND, &question));
-        answer = ended(relay, question);
-    }
+    OK(kvt_relay_share(relay, hashes, BLOCKS, 60 * SECOND, &question));
+    kvt_answer answer = ended(relay, question);
+    CHECK(answer.blocks == BLOCKS);
+    OK(kvt_relay_await(relay, hashes, BLOCKS, 60 * SECOND, &question));
+    CHECK(ended(relay, question).blocks == BLOCKS);
     OK(kvt_relay_recall(relay, hashes, BLOCKS, 60 * SECOND, &question));
     CHECK(ended(relay, question).blocks == BLOCKS);
     OK(kvt_relay_recall(relay, &unknown, 1, 60 * SECOND, &question));
@@ -54,8 +52,8 @@ int main(int argc, char **argv) {
     FAILS(kvt_relay_poll(relay, question, 0, &answer), KVT_ENOTFOUND, "no such question");
     OK(kvt_relay_note(relay, hashes, BLOCKS, tokens, "adapter"));
 
-    FAILS(kvt_relay_recall(relay, &none, 1, SECOND, &question), KVT_EAGAIN, "hash of 0");
-    FAILS(kvt_relay_recall(relay, hashes, 0, SECOND, &question), KVT_EAGAIN, "no hash");
+    FAILS(kvt_relay_recall(relay, &none, 1, SECOND, &question), KVT_EINVAL, "hash of 0");
+    FAILS(kvt_relay_recall(relay, hashes, 0, SECOND, &question), KVT_EINVAL, "at least one hash");
     FAILS(kvt_relay_recall(relay, hashes, 1, SECOND, NULL), KVT_EINVAL, "question");
     FAILS(kvt_relay_recall(NULL, hashes, 1, SECOND, &question), KVT_EINVAL, "kvt_relay");
     options.token_file = getenv("KVTIDE_TEST_TOKEN");

@@ -72,24 +72,55 @@ fn an_engine_shares_a_prefix_and_another_machine_recalls_it() {
     let (mut first, mut second) = (Machine::new(&dir, "a.sock"), Machine::new(&dir, "b.sock"));
     let (_there, _here) = (first.relay(&dir, ""), second.relay(&dir, ""));
     let (mut sharing, mut recalling) = (first.questions(), second.questions());
-    store(&mut first.engine.1, &mut first.engine.2, 1, 40, Level::Published);
     // Used once only, so it is not copied out by itself.
-    assert_eq!(recall(&mut recalling, &hashes(1, 40), BOUND), Progress::Done(0));
-    let shared = sharing.share(&hashes(1, 40), BOUND).unwrap();
+    store(&mut first.engine.1, &mut first.engine.2, 1, 64, Level::Published);
+    assert_eq!(recall(&mut recalling, &hashes(1, 64), BOUND), Progress::Done(0));
+    // Who knows that it is being shared waits for it; that it was absent just now says nothing then.
+    let awaited = recalling.await_shared(&hashes(1, 64), BOUND).unwrap();
+    assert!(matches!(recalling.wait(awaited, Duration::from_millis(120)), Progress::Waiting(_)));
+    let shared = sharing.share(&hashes(1, 64), BOUND).unwrap();
+    assert_eq!(
+        (answer(&mut sharing, shared), answer(&mut recalling, awaited)),
+        (Progress::Done(64), Progress::Done(64))
+    );
+    // A prefix that is stored only after the question.
+    let shared = sharing.share(&hashes(2, 40), BOUND).unwrap();
+    store(&mut first.engine.1, &mut first.engine.2, 2, 40, Level::Published);
     assert_eq!(answer(&mut sharing, shared), Progress::Done(40));
     assert_eq!(sharing.poll(shared), Progress::Failed, "an answer is given once");
     // Several questions at once, each with its own answer; one of them is not waited for.
     let asked =
-        [(1, 40), (7, 8), (1, 32)].map(|(prefix, blocks)| recalling.recall(&hashes(prefix, blocks), BOUND).unwrap());
+        [(2, 40), (7, 8), (2, 32)].map(|(prefix, blocks)| recalling.recall(&hashes(prefix, blocks), BOUND).unwrap());
     recalling.forget(asked[1]);
     assert_eq!(answer(&mut recalling, asked[2]), Progress::Done(32));
     assert_eq!(answer(&mut recalling, asked[0]), Progress::Done(40));
     assert_eq!(recalling.poll(asked[1]), Progress::Failed);
-    assert_eq!((found(&mut second.engine, 1, 40), recalling.trouble()), (40, None));
-    load(&mut second.engine.1, &mut second.engine.2, 1, 40);
+    assert_eq!((found(&mut second.engine, 2, 40), recalling.trouble()), (40, None));
+    load(&mut second.engine.1, &mut second.engine.2, 2, 40);
+    load(&mut second.engine.1, &mut second.engine.2, 1, 64);
     // A prefix that is longer than one message, of which the store has a part.
-    let long = [hashes(1, 40), (1..=2000).map(|hash| hash << 64).collect()].concat();
+    let long = [hashes(2, 40), (1..=2000).map(|hash| hash << 64).collect()].concat();
     assert_eq!(recall(&mut recalling, &long, BOUND), Progress::Done(40));
+}
+
+/// Questions beyond what a socket has room for wait; forgotten ones make room; more than the relay takes are refused here.
+#[test]
+fn many_long_questions_are_all_answered() {
+    let dir = Dir::new();
+    let machine = Machine::new(&dir, "a.sock");
+    let _relay = machine.relay(&dir, "");
+    let mut questions = machine.questions();
+    let long: Vec<u128> = (1..=8000).map(|hash| hash << 64).collect();
+    for _ in 0..3 {
+        let asked: Vec<u32> = std::iter::from_fn(|| questions.recall(&long, BOUND)).collect();
+        assert!(asked.len() >= 16, "{} questions", asked.len());
+        let (forgotten, answered) = asked.split_at(asked.len() / 2);
+        forgotten.iter().for_each(|question| questions.forget(*question));
+        for question in answered {
+            assert_eq!(answer(&mut questions, *question), Progress::Done(0));
+        }
+    }
+    assert_eq!(questions.trouble(), None);
 }
 
 /// The time that a recall takes is told once one was measured.
@@ -141,7 +172,8 @@ fn an_engine_never_waits_longer_than_it_said() {
     assert_eq!(questions.recall(&hashes(1, 8), BOUND), None);
     let trouble = questions.trouble().unwrap().to_owned();
     assert!(trouble.contains("a.sock") && trouble.contains("connect"), "{trouble}");
-    assert!(!questions.wants_notes() && !questions.note(&hashes(1, 1), &[0; 16], ""));
+    assert!(questions.wants_notes(), "unknown so far");
+    assert!(!questions.note(&hashes(1, 1), &[0; 16], ""));
     // A store that never answers.
     let hangs = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", hangs.local_addr().unwrap());
@@ -232,8 +264,8 @@ fn messages_that_make_no_sense_end_their_connection() {
     let cases: [(Vec<Vec<u8>>, &str); 6] = [
         (vec![b"nonsense".to_vec()], "magic"),
         (vec![vec![0; 2 * MESSAGE_MAX]], "magic"),
-        (vec![ask(1, false)], "who asks"),
-        (vec![hello.clone(), note.clone(), hello.clone()], "twice"),
+        (vec![ask(1, false)], "expected a hello first"),
+        (vec![hello.clone(), note.clone(), hello.clone()], "a second hello"),
         (vec![hello.clone(), ask(1, true), ask(2, false)], "question 2 begins before question 1"),
         ([vec![hello.clone()], too_long].concat(), "more than 131072 hashes"),
     ];

@@ -225,9 +225,12 @@ impl Sharing {
     /// Return a metric.
     pub(super) fn metric(&self, name: &str) -> Result<u64, BenchError> {
         let text = self.http("GET /metrics", "", TIMEOUT)?;
-        let mut lines = text.lines().filter_map(|line| line.strip_prefix("kvtide_relay_")?.strip_prefix(name));
-        let value = lines.find_map(|rest| rest.strip_prefix(' ')?.parse().ok());
-        value.ok_or_else(|| BenchError::Odd(format!("the relay's metrics lack {name}")))
+        let lines = text.lines().filter_map(|line| line.strip_prefix("kvtide_relay_")?.strip_prefix(name));
+        let values =
+            lines.filter(|rest| rest.starts_with([' ', '{'])).filter_map(|rest| rest.rsplit(' ').next()?.parse().ok());
+        // Over all labels.
+        let sum = values.fold(None, |sum: Option<u64>, value: u64| Some(sum.unwrap_or(0) + value));
+        sum.ok_or_else(|| BenchError::Odd(format!("the relay's metrics lack {name}")))
     }
 
     /// Wait until a metric is at least `least`.

@@ -9,7 +9,7 @@
 //! `write_ratio`: an engine has stored all blocks, then a relay starts; the time from the moment it lists the cache until all blocks are
 //! in the store. `read_ratio`: all prefixes are recalled at the same time; the time until the last is done. Both are divided by the
 //! rate of the store's crate with objects of 4 MiB, 4 at a time, measured just before. A relay has 4 writes in flight and up to 16
-//! reads. Its objects have 2 MiB, because four blocks of 512 KiB and a header are the largest power of two below 4 MiB.
+//! reads. Its objects have 4 MiB of blocks too.
 //!
 //! `presence_1024_ms`: `Presence::longest` without cached answers over a prefix of 1,024 runs of one block, one name for each, all of
 //! which the store has; the names are computed before. Connections are open.

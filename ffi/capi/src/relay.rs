@@ -42,8 +42,17 @@ fn enter(relay: *mut kvt_relay) -> Result<ExclusiveUse<Relay>, Fault> {
 }
 
 fn asked(question: Option<u32>, relay: &Relay) -> Result<u32, Fault> {
-    let why = || relay.trouble().unwrap_or("no hash, a hash of 0, or 64 questions that were not polled to their end");
+    let why = || relay.trouble().unwrap_or("too many questions are open: poll them to their end, or forget them");
     question.ok_or_else(|| Fault::new(Status::Again, why().to_owned()))
+}
+
+/// Check the hashes of a question.
+fn check(hashes: &[u128]) -> Result<(), Fault> {
+    match hashes {
+        [] => Err(Fault::new(Status::Invalid, "a question needs at least one hash")),
+        _ if hashes.contains(&0) => Err(Fault::new(Status::Invalid, "a hash of 0 is reserved for \"no block\"")),
+        _ => Ok(()),
+    }
 }
 
 /// Open a connection to the relay that the daemon names. It connects with its first question.
@@ -88,7 +97,8 @@ pub extern "C" fn kvt_relay_close(relay: *mut kvt_relay) -> kvt_status {
 /// @param count  Number of hashes.
 /// @param wait_us  Microseconds until the answer is of no use any more, at most an hour.
 /// @param question  Receives the number of the question, for `kvt_relay_poll`.
-/// @return `KVT_OK`; `KVT_EAGAIN` if the relay cannot be asked now (`kvt_last_error` has the reason): compute the prefix.
+/// @return `KVT_OK`; `KVT_EAGAIN` if the relay cannot be asked now (`kvt_last_error` has the reason): compute the prefix;
+///     `KVT_EINVAL` if there is no hash, or one of 0.
 /// Thread safety: one thread at a time.
 /// Example: `if (kvt_relay_recall(relay, hashes, count, 2000 * 1000, &question) == KVT_OK) ask_again_later();`
 ///
@@ -106,8 +116,42 @@ pub unsafe extern "C" fn kvt_relay_recall(
         check_out("question", question)?;
         // SAFETY: the caller's contract.
         let hashes = unsafe { self::hashes(hashes, count) }?;
+        check(&hashes)?;
         let mut relay = enter(relay)?;
         let asked = relay.recall(&hashes, Duration::from_micros(wait_us));
+        // SAFETY: the caller's contract.
+        unsafe { write("question", question, self::asked(asked, &relay)?) }
+    })
+}
+
+/// Ask the relay to bring in a prefix that another machine is sharing just now: it asks the store until all of it is there.
+///
+/// @param relay  Connection.
+/// @param hashes  Hashes of the prefix's blocks, from its first block on. The first 8,000 are asked for.
+/// @param count  Number of hashes.
+/// @param wait_us  Microseconds until the answer is of no use any more, at most an hour.
+/// @param question  Receives the number of the question, for `kvt_relay_poll`.
+/// @return As `kvt_relay_recall`.
+/// Thread safety: one thread at a time.
+/// Example: `kvt_relay_await(relay, hashes, count, 5000 * 1000, &question);`
+///
+/// # Safety
+/// `hashes` must be valid for reads of `count` elements, `question` for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvt_relay_await(
+    relay: *mut kvt_relay,
+    hashes: *const kvt_hash,
+    count: u32,
+    wait_us: u64,
+    question: *mut u32,
+) -> kvt_status {
+    entry("kvt_relay_await", || {
+        check_out("question", question)?;
+        // SAFETY: the caller's contract.
+        let hashes = unsafe { self::hashes(hashes, count) }?;
+        check(&hashes)?;
+        let mut relay = enter(relay)?;
+        let asked = relay.await_shared(&hashes, Duration::from_micros(wait_us));
         // SAFETY: the caller's contract.
         unsafe { write("question", question, self::asked(asked, &relay)?) }
     })
@@ -121,7 +165,8 @@ pub unsafe extern "C" fn kvt_relay_recall(
 /// @param count  Number of hashes.
 /// @param wait_us  Microseconds until the answer is of no use any more, at most an hour.
 /// @param question  Receives the number of the question, for `kvt_relay_poll`.
-/// @return `KVT_OK`; `KVT_EAGAIN` if the relay cannot be asked now (`kvt_last_error` has the reason).
+/// @return `KVT_OK`; `KVT_EAGAIN` if the relay cannot be asked now (`kvt_last_error` has the reason); `KVT_EINVAL` if there
+///     is no hash, or one of 0.
 /// Thread safety: one thread at a time.
 /// Example: `kvt_relay_share(relay, hashes, count, 5000 * 1000, &question);`
 ///
@@ -139,6 +184,7 @@ pub unsafe extern "C" fn kvt_relay_share(
         check_out("question", question)?;
         // SAFETY: the caller's contract.
         let hashes = unsafe { self::hashes(hashes, count) }?;
+        check(&hashes)?;
         let mut relay = enter(relay)?;
         let asked = relay.share(&hashes, Duration::from_micros(wait_us));
         // SAFETY: the caller's contract.
@@ -211,7 +257,8 @@ pub extern "C" fn kvt_relay_forget(relay: *mut kvt_relay, question: u32) -> kvt_
 /// @param count  Number of blocks.
 /// @param tokens  Their tokens: `page_tokens` for each block.
 /// @param adapter  Name of the adapter (LoRA) with which they were computed; NULL for none.
-/// @return `KVT_OK` if they were sent, or the relay does not need any; `KVT_EAGAIN` if it cannot be told now.
+/// @return `KVT_OK` if they were sent, or the relay does not need any; `KVT_EAGAIN` if it cannot be told now; `KVT_ETOOBIG` if
+///     a page has so many tokens, or the adapter so long a name, that no message holds them.
 /// Thread safety: one thread at a time.
 /// Example: `kvt_relay_note(relay, hashes, count, tokens, NULL);`
 ///
@@ -236,6 +283,10 @@ pub unsafe extern "C" fn kvt_relay_note(
         let tokens = unsafe { array("tokens", tokens, count as usize * relay.page_tokens() as usize) }?;
         if relay.note(&hashes, tokens, adapter) {
             return Ok(());
+        }
+        if !relay.can_note(adapter) {
+            let why = "no message has room for the tokens of a page and the adapter's name";
+            return Err(Fault::new(Status::TooBig, why));
         }
         Err(Fault::new(Status::Again, relay.trouble().unwrap_or("the relay reads too slowly").to_owned()))
     })

@@ -53,6 +53,13 @@ impl Relay {
         Ok(self.lock().recall(&hashes, wait))
     }
 
+    /// Ask to bring in a prefix that another machine is sharing.
+    #[pyo3(signature = (hashes, *, wait))]
+    fn await_shared(&self, hashes: &Bound<'_, PyAny>, wait: f64) -> PyResult<Option<u32>> {
+        let (hashes, wait) = (blocks::hashes(hashes)?, seconds("wait", wait)?);
+        Ok(self.lock().await_shared(&hashes, wait))
+    }
+
     /// Ask to copy a cached prefix out to the store.
     #[pyo3(signature = (hashes, *, wait))]
     fn share(&self, hashes: &Bound<'_, PyAny>, wait: f64) -> PyResult<Option<u32>> {

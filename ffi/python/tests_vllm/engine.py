@@ -52,6 +52,7 @@ def request(name: str, hashes: list[bytes], *, more: int = 1, **given: Any) -> A
     made = SimpleNamespace(request_id=name, block_hashes=hashes, num_tokens=len(hashes) * TOKENS + more, num_computed_tokens=0)
     made.lora_request, made.skip_reading_prefix_cache = None, False
     made.num_prompt_tokens, made.kv_transfer_params = made.num_tokens, None
+    made.all_token_ids = list(range(made.num_tokens))
     for key, value in given.items():
         setattr(made, key, value)
     return made

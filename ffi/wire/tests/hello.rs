@@ -145,7 +145,7 @@ fn the_fuzz_targets_seeds_are_of_this_version() {
             message @ ("space_opened" | "space_closed" | "watching") => {
                 assert!(FromWatched::decode(&bytes).is_ok(), "{message}");
             }
-            message @ ("ask_hello" | "ask_recall" | "ask_share" | "note") => {
+            message @ ("ask_hello" | "ask_recall" | "ask_share" | "note" | "forget") => {
                 assert!(ToRelay::decode(&bytes).is_ok(), "{message}");
             }
             message @ ("ask_welcome" | "answer") => assert!(FromRelay::decode(&bytes).is_ok(), "{message}"),
@@ -351,7 +351,9 @@ fn questions_to_a_relay_arrive_and_their_bounds_are_checked() {
         assert!(ToRelay::decode(&bytes[..cut]).is_err(), "cut after {cut} bytes");
     }
     let mut what = bytes;
-    what[24] = 2;
-    assert!(ToRelay::decode(&what).expect_err("unknown").to_string().contains("0 (recall) or 1 (share)"));
+    what[24] = 3;
+    assert!(ToRelay::decode(&what).expect_err("unknown").to_string().contains("1 (share) or 2 (await)"));
+    let forget = hello::Forget { id: 7 };
+    assert_eq!(decode(&forget.encode()), ToRelay::Forget(forget));
     assert!(FromDaemon::decode(&answer.encode()).is_err() && ToRelay::decode(&answer.encode()).is_err());
 }

@@ -46,6 +46,7 @@ fuzz_target!(|bytes: &[u8]| {
         Ok(ToRelay::Hello(m)) => assert_eq!(*m.encode(), bytes),
         Ok(ToRelay::Ask(m)) => assert_eq!(m.encode().expect("it was checked"), bytes),
         Ok(ToRelay::Note(m)) => assert_eq!(m.encode().expect("it was checked"), bytes),
+        Ok(ToRelay::Forget(m)) => assert_eq!(m.encode(), bytes),
         Err(e) => assert!(!e.to_string().is_empty()),
     }
     match FromRelay::decode(bytes) {

@@ -6,7 +6,8 @@
 use kvtide_wire::{
     Error as WireError,
     hello::{
-        ASK_HASHES_MAX, Ask, AskHello, FromRelay, MESSAGE_MAX, Note, TEXT_BYTES_MAX, Token, What, note_hashes_max,
+        ASK_HASHES_MAX, Ask, AskHello, Forget, FromRelay, MESSAGE_MAX, Note, TEXT_BYTES_MAX, Token, What,
+        note_hashes_max,
     },
     os::{
         poll,
@@ -14,22 +15,27 @@ use kvtide_wire::{
     },
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     fmt,
     os::fd::AsFd,
     path::PathBuf,
     time::{Duration, Instant},
 };
 
-/// Questions at a time.
-const QUESTIONS_MAX: usize = 64;
-/// Hashes of a question: the messages of one fit into a socket's buffer.
+/// Questions at a time: to bring prefixes in, and to copy them out, which may take long.
+const RECALLS_MAX: usize = 48;
+const SHARES_MAX: usize = 16;
+/// Hashes of a question.
 const HASHES_MAX: usize = 8 * ASK_HASHES_MAX;
+/// Messages that wait until the socket has room: 2 MiB. A question that would wait behind more is refused.
+const UNSENT_MAX: usize = 128;
 /// Questions without an answer in time, one after another, after which the relay is left alone.
 const LATE_MAX: u32 = 3;
 /// Pause after a failure; it doubles up to the maximum.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// Time between two attempts to send what the socket had no room for, during a wait.
+const SEND_AGAIN: Duration = Duration::from_millis(1);
 /// Maximum time of a question. The relay counts in milliseconds of 32 bits.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
@@ -45,6 +51,7 @@ pub enum Progress {
 }
 
 struct Question {
+    what: What,
     until: Instant,
     progress: Progress,
 }
@@ -56,7 +63,9 @@ pub struct Relay {
     fingerprint: [u8; 32],
     page_tokens: u32,
     socket: Option<Socket>,
-    /// As the relay has told; `None` before.
+    /// Parts of questions for which the socket had no room.
+    unsent: VecDeque<Vec<u8>>,
+    /// As the relay has told last; `None` before.
     wants_notes: Option<bool>,
     questions: BTreeMap<u32, Question>,
     next: u32,
@@ -75,6 +84,7 @@ impl Relay {
             fingerprint,
             page_tokens,
             socket: None,
+            unsent: VecDeque::new(),
             wants_notes: None,
             questions: BTreeMap::new(),
             next: 0,
@@ -91,6 +101,12 @@ impl Relay {
         self.ask(What::Recall, hashes, wait)
     }
 
+    /// Ask to bring in a prefix that another machine is sharing just now: the relay asks the store until it has all of it. Otherwise as
+    /// [`Relay::recall`].
+    pub fn await_shared(&mut self, hashes: &[u128], wait: Duration) -> Option<u32> {
+        self.ask(What::Await, hashes, wait)
+    }
+
     /// Ask to copy out the cached blocks with these `hashes`, and to answer when the store has them. Otherwise as [`Relay::recall`].
     pub fn share(&mut self, hashes: &[u128], wait: Duration) -> Option<u32> {
         self.ask(What::Share, hashes, wait)
@@ -104,7 +120,7 @@ impl Relay {
         match progress {
             Progress::Waiting(_) if asked.until > Instant::now() => return progress,
             Progress::Waiting(_) => {
-                self.questions.remove(&question);
+                self.forget(question);
                 self.late += 1;
                 if self.late >= LATE_MAX {
                     self.fail(format!("no answer in time to {LATE_MAX} questions in a row"));
@@ -129,23 +145,27 @@ impl Relay {
             if !matches!(progress, Progress::Waiting(_)) || until <= Instant::now() {
                 return progress;
             }
+            let left = if self.unsent.is_empty() { left } else { left.min(SEND_AGAIN) };
             if let Err(error) = poll::readable(&[socket.as_fd()], left) {
                 self.fail(error.to_string());
             }
         }
     }
 
-    /// Forget a question: its answer is not needed any more.
+    /// Forget a question: its answer is not needed any more. The relay stops to work on it.
     pub fn forget(&mut self, question: u32) {
-        self.questions.remove(&question);
+        let asked = self.questions.remove(&question);
+        if asked.is_some_and(|asked| matches!(asked.progress, Progress::Waiting(_))) && self.socket.is_some() {
+            self.send(Forget { id: question }.encode(), true);
+        }
     }
 
-    /// Return whether the relay needs the tokens of blocks, as far as is known: it publishes KV events.
+    /// Return whether the relay needs the tokens of blocks: it publishes KV events, or has not said yet.
     pub fn wants_notes(&mut self) -> bool {
         if self.connect() {
             self.receive();
         }
-        self.socket.is_some() && self.wants_notes == Some(true)
+        self.wants_notes != Some(false)
     }
 
     /// Return the tokens of a page.
@@ -154,12 +174,18 @@ impl Relay {
         self.page_tokens
     }
 
+    /// Return whether a message has room for the tokens of a page and an adapter's name.
+    #[must_use]
+    pub fn can_note(&self, adapter: &str) -> bool {
+        note_hashes_max(self.page_tokens as usize) > 0 && adapter.len() <= TEXT_BYTES_MAX
+    }
+
     /// Tell the tokens of blocks: as many as a page has for each hash. `adapter`: name of the adapter (LoRA) they were computed with; empty
     /// for none. Return whether they were sent, or the relay needs none.
     pub fn note(&mut self, hashes: &[u128], tokens: &[u32], adapter: &str) -> bool {
         let each = self.page_tokens as usize;
         let most = note_hashes_max(each);
-        if most == 0 || tokens.len() != hashes.len() * each || adapter.len() > TEXT_BYTES_MAX || !self.connect() {
+        if !self.can_note(adapter) || tokens.len() != hashes.len() * each || !self.connect() {
             return false;
         }
         self.receive();
@@ -168,7 +194,7 @@ impl Relay {
         }
         hashes.chunks(most).zip(tokens.chunks(most * each)).all(|(hashes, tokens)| {
             let note = Note { hashes: hashes.into(), tokens: tokens.into(), adapter: adapter.into() };
-            let sent = note.encode().map(|message| self.send(&message, true));
+            let sent = note.encode().map(|message| self.send(message, false));
             sent.unwrap_or(false)
         })
     }
@@ -183,7 +209,11 @@ impl Relay {
         let now = Instant::now();
         self.questions.retain(|_, question| question.until + WAIT_MAX > now);
         let hashes = &hashes[..hashes.len().min(HASHES_MAX)];
-        if hashes.is_empty() || hashes.contains(&0) || self.questions.len() >= QUESTIONS_MAX || !self.connect() {
+        let is_share = |what| what == What::Share;
+        let open = self.questions.values().filter(|open| is_share(open.what) == is_share(what)).count();
+        let most = if is_share(what) { SHARES_MAX } else { RECALLS_MAX };
+        let is_full = open >= most || self.unsent.len() >= UNSENT_MAX;
+        if hashes.is_empty() || hashes.contains(&0) || is_full || !self.connect() {
             return None;
         }
         let wait = wait.min(WAIT_MAX);
@@ -192,11 +222,11 @@ impl Relay {
         let (last, wait_ms) = (hashes.len().div_ceil(ASK_HASHES_MAX) - 1, wait.as_millis() as u32);
         for (index, part) in hashes.chunks(ASK_HASHES_MAX).enumerate() {
             let ask = Ask { id, what, wait_ms, more: index < last, hashes: part.into() };
-            if !self.send(&ask.encode().ok()?, index == 0) {
+            if !self.send(ask.encode().ok()?, true) {
                 return None;
             }
         }
-        self.questions.insert(id, Question { until: now + wait, progress: Progress::Waiting(None) });
+        self.questions.insert(id, Question { what, until: now + wait, progress: Progress::Waiting(None) });
         Some(id)
     }
 
@@ -211,7 +241,7 @@ impl Relay {
         let hello = AskHello { fingerprint: self.fingerprint, token: self.token.clone() }.encode();
         match Socket::connect(&self.path).and_then(|socket| socket.send(&hello, &[]).map(|()| socket)) {
             Ok(socket) => {
-                (self.socket, self.wants_notes) = (Some(socket), None);
+                self.socket = Some(socket);
                 true
             }
             Err(error) => {
@@ -221,25 +251,50 @@ impl Relay {
         }
     }
 
-    /// Send a message. A relay that does not read gets no more, which `whole` tells: without the rest of a question, the connection is
-    /// of no use.
-    fn send(&mut self, message: &[u8], whole: bool) -> bool {
-        match self.socket.as_ref().map(|socket| socket.send(message, &[])) {
-            Some(Ok(())) => true,
-            Some(Err(error)) if whole && error.is_full() => false,
-            Some(Err(error)) => {
-                self.receive(); // the relay may have said why it closes
-                if self.socket.is_some() {
-                    self.fail(error.to_string());
+    /// Send a message. Without room in the socket it is sent later if it `may_wait`; otherwise it is not sent. Return whether it is or
+    /// will be.
+    fn send(&mut self, message: Vec<u8>, may_wait: bool) -> bool {
+        self.send_unsent();
+        let Some(socket) = &self.socket else { return false };
+        if self.unsent.is_empty() {
+            match socket.send(&message, &[]) {
+                Ok(()) => return true,
+                Err(error) if error.is_full() => {}
+                Err(error) => {
+                    self.cut(&error);
+                    return false;
                 }
-                false
             }
-            None => false,
+        }
+        if may_wait {
+            self.unsent.push_back(message);
+        }
+        may_wait
+    }
+
+    /// Send what waits, as far as the socket has room.
+    fn send_unsent(&mut self) {
+        while let (Some(socket), Some(message)) = (&self.socket, self.unsent.front()) {
+            match socket.send(message, &[]) {
+                Ok(()) => _ = self.unsent.pop_front(),
+                Err(error) if error.is_full() => return,
+                Err(error) => return self.cut(&error),
+            }
+        }
+    }
+
+    /// The connection is cut: note what the relay has said about it, or the error.
+    fn cut(&mut self, error: &WireError) {
+        self.unsent.clear(); // receiving would send it again
+        self.receive();
+        if self.socket.is_some() {
+            self.fail(error.to_string());
         }
     }
 
     /// Read the answers that have arrived.
     fn receive(&mut self) {
+        self.send_unsent();
         let mut buffer = [0; MESSAGE_MAX];
         while let Some(socket) = &self.socket {
             let message = match socket.receive(&mut buffer, 0) {
@@ -269,6 +324,7 @@ impl Relay {
     /// Close the connection and leave the relay alone for a while. Open questions have failed.
     fn fail(&mut self, why: String) {
         (self.socket, self.late) = (None, 0);
+        self.unsent.clear();
         for question in self.questions.values_mut() {
             if matches!(question.progress, Progress::Waiting(_)) {
                 question.progress = Progress::Failed;

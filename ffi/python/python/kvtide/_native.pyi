@@ -466,6 +466,9 @@ class Relay:
     def recall(self, hashes: bytes | Sequence[bytes], *, wait: float) -> int | None:
         """Ask to bring a prefix in from the store: `hashes` are those of its blocks, from the first on, 16 bytes each. Return the number of
         the question, which `poll` answers within `wait` seconds. None: the relay cannot be asked now (`trouble`)."""
+    def await_shared(self, hashes: bytes | Sequence[bytes], *, wait: float) -> int | None:
+        """Ask to bring in a prefix that another machine is sharing just now: the relay asks the store until it has all of it. Otherwise as
+        `recall`."""
     def share(self, hashes: bytes | Sequence[bytes], *, wait: float) -> int | None:
         """Ask to copy a cached prefix out to the store. The answer comes when the store has it. Otherwise as `recall`."""
     def poll(self, question: int, *, timeout: float = 0.0) -> Answer:
@@ -474,7 +477,7 @@ class Relay:
         """Forget a question: its answer is not needed any more."""
     @property
     def wants_notes(self) -> bool:
-        """True if the relay publishes KV events and needs the tokens of blocks, as far as is known."""
+        """True if the relay publishes KV events and needs the tokens of blocks, or has not said yet."""
     def note(self, hashes: bytes | Sequence[bytes], tokens: Sequence[int], adapter: str = "") -> bool:
         """Tell the tokens of blocks, as many as a page has for each hash, from which routers recognize prompts. `adapter`: name of the
         adapter (LoRA) with which they were computed. Return whether they were sent, or the relay needs none."""

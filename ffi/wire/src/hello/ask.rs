@@ -39,6 +39,8 @@ pub enum What {
     Recall = 0,
     /// Copy a prefix out to the store, and answer when the store has it.
     Share = 1,
+    /// Recall a prefix that another machine is sharing: ask the store again until it has all of it.
+    Await = 2,
 }
 
 /// A question about a prefix, or a part of one: messages with the same id belong together.
@@ -69,6 +71,13 @@ pub struct Answer {
     pub in_us: u32,
 }
 
+/// The answer to a question is not needed any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forget {
+    /// Number of the question; one that is not open is no error.
+    pub id: u32,
+}
+
 /// Tokens of blocks, which routers need to recognize a prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
@@ -97,6 +106,8 @@ pub enum ToRelay {
     Ask(Ask),
     /// Tokens.
     Note(Note),
+    /// An answer that is not needed.
+    Forget(Forget),
 }
 
 /// A decoded message of the relay to an engine.
@@ -121,7 +132,8 @@ impl ToRelay {
             k if k == Kind::AskHello as u32 => ToRelay::Hello(AskHello::read(&mut reader)?),
             k if k == Kind::Ask as u32 => ToRelay::Ask(Ask::read(&mut reader)?),
             k if k == Kind::Note as u32 => ToRelay::Note(Note::read(&mut reader)?),
-            k => return Err(wrong("question", "kind", k, "12, 14 or 16 (engine to relay)")),
+            k if k == Kind::Forget as u32 => ToRelay::Forget(Forget { id: reader.u32("id")? }),
+            k => return Err(wrong("question", "kind", k, "12, 14, 16 or 17 (engine to relay)")),
         };
         reader.end()?;
         Ok(message)
@@ -191,7 +203,8 @@ impl Ask {
         let what = match r.u16("what")? {
             0 => What::Recall,
             1 => What::Share,
-            other => return Err(wrong("ask", "what", other, "0 (recall) or 1 (share)")),
+            2 => What::Await,
+            other => return Err(wrong("ask", "what", other, "0 (recall), 1 (share) or 2 (await)")),
         };
         let more = flag(r, "more")?;
         Ok(Ask { id, what, wait_ms, more, hashes: read_hashes("ask", r, ASK_HASHES_MAX)? })
@@ -210,6 +223,16 @@ impl Answer {
     fn read(r: &mut Reader<'_>) -> Result<Answer, Error> {
         let (id, blocks, in_us) = (r.u32("id")?, r.u32("blocks")?, r.u32("in_us")?);
         Ok(Answer { id, done: flag(r, "done")?, blocks, in_us })
+    }
+}
+
+impl Forget {
+    /// Return the datagram.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::open(Kind::Forget);
+        w.u32(self.id);
+        w.finish()
     }
 }
 

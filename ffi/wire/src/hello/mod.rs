@@ -12,7 +12,8 @@ mod token;
 mod watch;
 
 pub use ask::{
-    ASK_HASHES_MAX, Answer, Ask, AskHello, AskWelcome, FromRelay, NOTE_HASHES_MAX, Note, ToRelay, What, note_hashes_max,
+    ASK_HASHES_MAX, Answer, Ask, AskHello, AskWelcome, Forget, FromRelay, NOTE_HASHES_MAX, Note, ToRelay, What,
+    note_hashes_max,
 };
 pub use attach::{Hello, IDENTITY_BYTES_MAX, Limits, NAME_BYTES_MAX, SOCKET_BYTES_MAX, Welcome};
 pub use notice::{Detach, Disconnect, Slab, SlabGone};
@@ -68,6 +69,8 @@ pub enum Kind {
     Answer = 15,
     /// Engine to relay: tokens of blocks.
     Note = 16,
+    /// Engine to relay: an answer is not needed any more.
+    Forget = 17,
 }
 
 /// The first message of a connection.

@@ -16,11 +16,13 @@ _warned: set[str] = set()
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """Limits in a request's `kv_transfer_params`, in tokens; None: no limit. And whether other machines wait for its prefix."""
+    """Limits in a request's `kv_transfer_params`, in tokens; None: no limit. And whether its prefix is to be shared with other machines, or is
+    being shared by one."""
 
     load_tokens: int | None = None
     store_tokens: int | None = None
     share: bool = False
+    shared: bool = False
 
     @classmethod
     def of(cls, params: Any) -> RequestLimits:
@@ -30,11 +32,16 @@ class RequestLimits:
         if not isinstance(params, Mapping):
             _warn("kv_transfer_params", params, "a mapping")
             return cls()
-        share = params.get("share", False)
-        if type(share) is not bool:
-            _warn("share", share, "true or false")
-            share = False
-        return cls(_tokens(params, "max_load_tokens"), _tokens(params, "max_offload_tokens"), share)
+        tokens = _tokens(params, "max_load_tokens"), _tokens(params, "max_offload_tokens")
+        return cls(*tokens, _flag(params, "share"), _flag(params, "shared"))
+
+
+def _flag(params: Mapping[str, Any], key: str) -> bool:
+    value = params.get(key, False)
+    if type(value) is bool:
+        return value
+    _warn(key, value, "true or false")
+    return False
 
 
 def _tokens(params: Mapping[str, Any], key: str) -> int | None:

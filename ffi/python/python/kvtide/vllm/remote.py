@@ -25,6 +25,7 @@ SHARE_S = 60.0
 class Recall:
     """A question to the relay whose request waits."""
 
+    relay: Relay
     question: int
     #: Blocks of the prefix that the daemon had.
     found: int
@@ -44,6 +45,8 @@ class Remote:
         self._logged = ""
         #: Questions about shared prefixes.
         self._shares: list[int] = []
+        #: The step has waited already.
+        self._paused = False
 
     def _found(self) -> Relay | None:
         """Return the relay of the session that exists now."""
@@ -66,25 +69,28 @@ class Remote:
             logger.warning("kvtide: %s; continuing without prefixes of other machines", trouble)
             self._logged = trouble
 
-    def recall(self, hashes: bytes | bytearray, found: int) -> Recall | None:
-        """Ask for a prefix of which the daemon has the first `found` blocks. None: the request need not wait."""
+    def recall(self, hashes: bytes | bytearray, found: int, *, shared: bool) -> Recall | None:
+        """Ask for a prefix of which the daemon has the first `found` blocks. `shared`: another machine is sharing it, so it will come. None:
+        the request need not wait."""
         relay = self._found() if self._timeout_s > 0 else None
         if relay is None:
             return None
-        question = relay.recall(bytes(hashes), wait=self._timeout_s)
+        question = (relay.await_shared if shared else relay.recall)(bytes(hashes), wait=self._timeout_s)
         if question is None:
             self._log(relay)
             self._stats.add("recalls_refused")
             return None
         self._stats.add("recalls")
-        return Recall(question, found, time.monotonic() + self._timeout_s)
+        return Recall(relay, question, found, time.monotonic() + self._timeout_s)
 
     def waits(self, recall: Recall, idle: bool) -> bool:
         """Return whether the request must wait longer. `idle`: the scheduler has nothing else to do."""
-        relay, now = self._found(), time.monotonic()
-        if relay is None:
-            return False
-        answer = relay.poll(recall.question, timeout=IDLE_WAIT_S if idle else 0.0)
+        relay, now = recall.relay, time.monotonic()
+        if relay is not self._found():
+            return False  # the session was replaced
+        # Once in a step: other requests wait too.
+        pause, self._paused = 0.0 if self._paused or not idle else IDLE_WAIT_S, True
+        answer = relay.poll(recall.question, timeout=pause)
         if not answer.ended:
             nothing = answer.blocks is not None and answer.blocks <= recall.found
             late = answer.within is not None and now + answer.within > recall.until
@@ -101,8 +107,7 @@ class Remote:
 
     def forget(self, recall: Recall) -> None:
         """Forget a question: its request has ended."""
-        if (relay := self._found()) is not None:
-            relay.forget(recall.question)
+        recall.relay.forget(recall.question)
 
     def share(self, hashes: bytes) -> None:
         """Have a cached prefix copied to the store."""
@@ -116,7 +121,8 @@ class Remote:
             self._shares.append(question)
 
     def step(self) -> None:
-        """Take the answers about shared prefixes."""
+        """End a step: take the answers about shared prefixes."""
+        self._paused = False
         if not self._shares or (relay := self._found()) is None:
             return
         answers = [(question, relay.poll(question)) for question in self._shares]
@@ -131,5 +137,5 @@ class Remote:
     def note(self, hashes: bytes, tokens: Sequence[int], adapter: str) -> None:
         """Tell the tokens of blocks."""
         relay = self._found()
-        if relay is not None and not relay.note(hashes, tokens, adapter):
+        if relay is None or not relay.note(hashes, tokens, adapter):
             self._stats.add("notes_lost", len(hashes) // HASH_BYTES)

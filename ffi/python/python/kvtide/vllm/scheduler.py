@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from dataclasses import dataclass, field
@@ -284,13 +285,14 @@ class SchedulerHalf:
             return False
         tracked.recalled = True
         # All blocks with a hash: the store has blocks in runs, and a run is found by the hash of its last block.
-        tracked.recall = self._remote.recall(tracked.hashes, found)
+        tracked.recall = self._remote.recall(tracked.hashes, found, shared=tracked.limits.shared)
         if tracked.recall is None:
             return False
-        tracked.wait_until = 0.0  # the next lookup has a time of its own
         if found > tracked.local:
-            self._lease(tracked, found)
+            with contextlib.suppress(_Late):  # they may be evicted then
+                self._lease(tracked, found)
             tracked.hit = 0  # not promised
+        tracked.wait_until = 0.0  # the next lookup has a time of its own
         return True
 
     def _promise(self, tracked: Tracked) -> tuple[int, bool]:
