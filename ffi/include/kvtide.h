@@ -254,7 +254,7 @@ typedef struct kvt_pin kvt_pin;
 /// A connection to the relay of the engine's domain, for questions about the session's space.
 ///
 /// A relay copies blocks to a store and back. It is a process beside the daemon, which may hang or be absent: no call
-/// waits for it, except `kvt_relay_poll` as long as it was told. After failures in a row, questions fail at once for a
+/// waits for it, except `kvt_relay_poll`, up to its timeout. After failures in a row, questions fail at once for a
 /// while that doubles up to 30 seconds.
 ///
 /// Thread safety: one thread at a time.
@@ -476,7 +476,7 @@ typedef struct kvt_answer {
     uint32_t blocks;
     /// Zero.
     uint32_t reserved;
-    /// Before the end: microseconds in which the blocks are expected; 0 if the relay cannot tell.
+    /// Before the end: microseconds in which the blocks are expected; 0 if unknown.
     uint64_t within_us;
 } kvt_answer;
 
@@ -1202,14 +1202,14 @@ kvt_status kvt_relay_poll(kvt_relay *relay, uint32_t question, uint64_t timeout_
 /// Example: `kvt_relay_forget(relay, question);`
 kvt_status kvt_relay_forget(kvt_relay *relay, uint32_t question);
 
-/// Tell the relay the tokens of blocks, from which routers recognize prompts, if it publishes KV events.
+/// Send the relay the tokens of blocks, from which routers recognize prompts, if it publishes KV events.
 ///
 /// @param relay  Connection.
 /// @param hashes  Hashes of the blocks.
 /// @param count  Number of blocks.
 /// @param tokens  Their tokens: `page_tokens` for each block.
 /// @param adapter  Name of the adapter (LoRA) with which they were computed; NULL for none.
-/// @return `KVT_OK` if they were sent, or the relay does not need any; `KVT_EAGAIN` if it cannot be told now; `KVT_ETOOBIG` if
+/// @return `KVT_OK` if they were sent, or the relay does not need any; `KVT_EAGAIN` if they cannot be sent now; `KVT_ETOOBIG` if
 ///     a page has so many tokens, or the adapter so long a name, that no message holds them.
 /// Thread safety: one thread at a time.
 /// Example: `kvt_relay_note(relay, hashes, count, tokens, NULL);`

@@ -1,4 +1,4 @@
-//! The socket where engines' adapters ask for prefixes: to bring them in, or to copy them out. The daemon tells engines its path.
+//! The socket where engines' adapters ask for prefixes: to bring them in, or to copy them out. The daemon's answer to an attach has its path.
 
 use crate::config;
 use crate::error::Error;
@@ -33,7 +33,7 @@ const LOOK: Duration = Duration::from_millis(10);
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 /// Time until a prefix is shared or awaited again of which a part is missing.
 const AGAIN: Duration = Duration::from_millis(50);
-/// Time between two lines in the log about connections, and of the attempt to tell the engine.
+/// Time between two lines in the log about connections, and of the attempt to send the reason.
 const QUIET: Duration = Duration::from_secs(1);
 /// Connections of one user at a time.
 const USER_MAX: usize = 64;

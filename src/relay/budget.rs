@@ -151,7 +151,7 @@ mod tests {
 
     proptest! {
         /// Whatever is asked for at whatever time: a day's copies cost at most the day's budget, the savings of one hour and one copy; and a
-        /// copy that was told to wait is admitted after that time.
+        /// copy that had to wait is admitted after that time.
         #[test]
         fn no_day_costs_more_than_its_budget(
             per_day in 1u64..1 << 50,

@@ -65,7 +65,7 @@ pub struct Recall {
     pub of_engine: bool,
     /// Another machine is about to have the store have it: cached answers are of no use.
     pub fresh: bool,
-    /// Receives how many blocks will be cached, and when, once the store has said which it has.
+    /// Receives how many blocks will be cached, and when, once the store has answered which it has.
     pub expected: Option<oneshot::Sender<Expected>>,
     /// Receives how many of its blocks are cached in the daemon afterwards.
     pub done: oneshot::Sender<usize>,

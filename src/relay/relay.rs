@@ -32,7 +32,7 @@ const AGAIN: Duration = Duration::from_millis(500);
 const END: Duration = Duration::from_secs(1);
 /// Time between two attempts to serve a space that is open and not served.
 const RETRY: Duration = Duration::from_secs(2);
-/// Minimum time between two states that the daemon is told; it disconnects a relay that tells many more.
+/// Minimum time between two states that are sent to the daemon; it disconnects a relay that sends many more.
 const TELL_MIN: Duration = Duration::from_secs(1);
 /// Threads that talk to the store.
 const STORE_THREADS: usize = 2;
@@ -190,15 +190,15 @@ impl Watcher {
     fn watch(&self, watch: &Watch, open: Vec<SpaceOpened>) {
         let mut open: BTreeMap<u32, SpaceOpened> = open.into_iter().map(|space| (space.space, space)).collect();
         let mut retry_at = Instant::now();
-        // The state that the daemon has, and when it was told.
-        let mut told: Option<(Usage, Instant)> = None;
+        // The state that the daemon has, and when it was sent.
+        let mut sent: Option<(Usage, Instant)> = None;
         while !self.over.load(Ordering::Relaxed) {
             let usage = self.spaces.shared.endpoint.usage();
-            let is_due = told.as_ref().is_none_or(|(last, at)| *last != usage && at.elapsed() >= TELL_MIN);
+            let is_due = sent.as_ref().is_none_or(|(last, at)| *last != usage && at.elapsed() >= TELL_MIN);
             if is_due {
                 // A connection that is over is noticed below.
                 match watch.tell(&state(self.spaces.shared.endpoint.address(), &usage)) {
-                    Ok(()) => told = Some((usage, Instant::now())),
+                    Ok(()) => sent = Some((usage, Instant::now())),
                     Err(error) => tracing::debug!("{error}"),
                 }
             }

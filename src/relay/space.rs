@@ -286,7 +286,7 @@ impl Drop for Space {
 #[derive(Debug, Default)]
 struct Pace(Mutex<Option<(Duration, Instant)>>);
 
-/// Time after which a measurement says nothing any more: askers that believed a slow one would never cause another.
+/// Time after which a measurement is not used any more: engines that give up because of a slow one would never cause another.
 const PACE_KEPT: Duration = Duration::from_secs(10);
 
 impl Pace {

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Minimum time between two lines in the log about a budget that is used up, which may last for days.
-const TOLD: Duration = Duration::from_secs(3600);
+const QUIET: Duration = Duration::from_secs(3600);
 
 /// The spending of a relay.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub struct Spending {
     started: Instant,
     /// The configuration has a limit.
     limited: bool,
-    /// The last copy that asked was told to wait.
+    /// The last copy had to wait.
     short: AtomicBool,
     state: Mutex<State>,
 }
@@ -23,7 +23,7 @@ pub struct Spending {
 #[derive(Debug)]
 struct State {
     budget: Budget,
-    told: Option<Instant>,
+    logged: Option<Instant>,
 }
 
 impl Spending {
@@ -31,7 +31,7 @@ impl Spending {
     pub fn new(settings: &CopyOut) -> Spending {
         let budget = Budget::new(settings.bytes_per_day, settings.requests_per_day);
         let limited = settings.bytes_per_day.is_some() || settings.requests_per_day.is_some();
-        let state = Mutex::new(State { budget, told: None });
+        let state = Mutex::new(State { budget, logged: None });
         Spending { started: Instant::now(), limited, short: AtomicBool::new(false), state }
     }
 
@@ -57,8 +57,9 @@ impl Spending {
         let taken = state.budget.take(self.started.elapsed(), cost);
         self.short.store(taken.is_err(), Ordering::Relaxed);
         // The first moment of a relay is no shortage: the budget begins empty.
-        if taken.is_err() && self.started.elapsed() > TOLD / 60 && state.told.is_none_or(|at| at.elapsed() >= TOLD) {
-            state.told = Some(Instant::now());
+        if taken.is_err() && self.started.elapsed() > QUIET / 60 && state.logged.is_none_or(|at| at.elapsed() >= QUIET)
+        {
+            state.logged = Some(Instant::now());
             tracing::warn!(
                 "the budget of copies to the store is used up for now; runs of the longest prefixes go first. Raise bytes_per_day or \
                  requests_per_day ([copy_out]) if blocks are missing on other machines"

@@ -75,7 +75,7 @@ fn an_engine_shares_a_prefix_and_another_machine_recalls_it() {
     // Used once only, so it is not copied out by itself.
     store(&mut first.engine.1, &mut first.engine.2, 1, 64, Level::Published);
     assert_eq!(recall(&mut recalling, &hashes(1, 64), BOUND), Progress::Done(0));
-    // Who knows that it is being shared waits for it; that it was absent just now says nothing then.
+    // An awaited prefix is asked for again; that it was absent just now does not count.
     let awaited = recalling.await_shared(&hashes(1, 64), BOUND).unwrap();
     assert!(matches!(recalling.wait(awaited, Duration::from_millis(120)), Progress::Waiting(_)));
     let shared = sharing.share(&hashes(1, 64), BOUND).unwrap();
@@ -123,7 +123,7 @@ fn many_long_questions_are_all_answered() {
     assert_eq!(questions.trouble(), None);
 }
 
-/// The time that a recall takes is told once one was measured.
+/// The time that a recall takes is expected once one was measured.
 #[test]
 fn a_recall_says_what_it_expects() {
     let dir = Dir::new();

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// A connection to the relay of the engine's domain, for questions about the session's space.
 ///
 /// A relay copies blocks to a store and back. It is a process beside the daemon, which may hang or be absent: no call
-/// waits for it, except `kvt_relay_poll` as long as it was told. After failures in a row, questions fail at once for a
+/// waits for it, except `kvt_relay_poll`, up to its timeout. After failures in a row, questions fail at once for a
 /// while that doubles up to 30 seconds.
 ///
 /// Thread safety: one thread at a time.
@@ -31,7 +31,7 @@ pub struct kvt_answer {
     pub blocks: u32,
     /// Zero.
     pub reserved: u32,
-    /// Before the end: microseconds in which the blocks are expected; 0 if the relay cannot tell.
+    /// Before the end: microseconds in which the blocks are expected; 0 if unknown.
     pub within_us: u64,
 }
 
@@ -250,14 +250,14 @@ pub extern "C" fn kvt_relay_forget(relay: *mut kvt_relay, question: u32) -> kvt_
     })
 }
 
-/// Tell the relay the tokens of blocks, from which routers recognize prompts, if it publishes KV events.
+/// Send the relay the tokens of blocks, from which routers recognize prompts, if it publishes KV events.
 ///
 /// @param relay  Connection.
 /// @param hashes  Hashes of the blocks.
 /// @param count  Number of blocks.
 /// @param tokens  Their tokens: `page_tokens` for each block.
 /// @param adapter  Name of the adapter (LoRA) with which they were computed; NULL for none.
-/// @return `KVT_OK` if they were sent, or the relay does not need any; `KVT_EAGAIN` if it cannot be told now; `KVT_ETOOBIG` if
+/// @return `KVT_OK` if they were sent, or the relay does not need any; `KVT_EAGAIN` if they cannot be sent now; `KVT_ETOOBIG` if
 ///     a page has so many tokens, or the adapter so long a name, that no message holds them.
 /// Thread safety: one thread at a time.
 /// Example: `kvt_relay_note(relay, hashes, count, tokens, NULL);`

@@ -97,7 +97,7 @@ impl Relay {
         self.lock().wants_notes()
     }
 
-    /// Tell the tokens of blocks.
+    /// Send the tokens of blocks.
     #[pyo3(signature = (hashes, tokens, adapter=""))]
     fn note(&self, hashes: &Bound<'_, PyAny>, tokens: Vec<u32>, adapter: &str) -> PyResult<bool> {
         let hashes = blocks::hashes(hashes)?;

@@ -57,7 +57,7 @@ def test_the_connector_announces_what_was_stored_and_found(daemon: PrivateDaemon
         assert described(events) == [("BlockStored", [public[at]], public[at - 1] if at else None) for at in range(3)]
         assert [event.token_ids for event in events] == [tokens[at : at + TOKENS] for at in range(0, 3 * TOKENS, TOKENS)]
         assert events[0].block_size == TOKENS and events[0].medium == "CPU"
-        # A lookup that finds them changes nothing; one that finds less says what is gone.
+        # A lookup that finds them changes nothing; one that finds less removes the others.
         assert engine.match(request("s", names, all_token_ids=tokens)) == (3 * TOKENS, True)
         assert engine.scheduler.take_events() == []
     with Engine(tmp_path, daemon.socket) as other:

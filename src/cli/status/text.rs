@@ -87,7 +87,7 @@ fn relay(relay: &RelayStatus, out: &mut String) -> fmt::Result {
     let RelayStatus { domain, pid, uid, since_s, text } = relay;
     write!(out, "relay      domain {domain}  pid {pid} uid {uid}: ")?;
     if text.is_empty() {
-        return writeln!(out, "watches, and tells no state");
+        return writeln!(out, "watches, no state");
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
     // The daemon may run on a machine with another clock.
@@ -331,7 +331,7 @@ mod tests {
             "host       1.00 GiB of 2.00 GiB granted to spaces",
             "threads+buffered",
             "relay      domain a  pid 70 uid 990: store s3://b/ is NOT USED: no answer (since ",
-            "relay      domain b  pid 71 uid 0: watches, and tells no state",
+            "relay      domain b  pid 71 uid 0: watches, no state",
             "OUT OF SERVICE; 0 transfers failed",
             "DEGRADED   disk 1 (/e) is out of service",
             "index log: 7 blocks in 2 slabs, 64.0 KiB of 1.00 MiB used",

@@ -141,7 +141,7 @@ impl Spaces {
         self.watchers.add((socket, domain, name, peer), open.filter_map(|space| space.opened.as_ref()));
     }
 
-    /// Read what relays tell, and publish it for the status.
+    /// Read the states of relays, and publish them for the status.
     pub fn hear_relays(&mut self) {
         self.watchers.hear();
         if let Some(relays) = self.watchers.news() {

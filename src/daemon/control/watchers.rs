@@ -1,5 +1,5 @@
 //! Relays that watch which spaces are open. The control thread sends changes over their sockets and never waits: a relay that reads too slowly is
-//! disconnected, and connects again. A relay tells its state, which the status shows.
+//! disconnected, and connects again. A relay sends its state, which the status shows.
 
 use crate::status::RelayStatus;
 use kvtide_wire::hello::{HEAD_BYTES, RELAY_TEXT_BYTES_MAX, RelayState, SpaceClosed, SpaceOpened, Watching};
@@ -12,7 +12,7 @@ pub(super) const WATCHERS_MAX: usize = 16;
 
 /// Bytes of a relay's state: head, time, length, text.
 const STATE_BYTES_MAX: usize = HEAD_BYTES + 8 + 2 + RELAY_TEXT_BYTES_MAX;
-/// Maximum states that a relay may tell within [`TOLD_WITHIN`]. It tells one a second at most; those of some time may come at once.
+/// Maximum states that a relay may send within [`TOLD_WITHIN`]. It sends one a second at most; those of some time may come at once.
 const TOLD_MAX: u32 = 60;
 const TOLD_WITHIN: Duration = Duration::from_secs(30);
 
@@ -21,9 +21,9 @@ struct Watcher {
     socket: Socket,
     /// Index of its domain.
     domain: usize,
-    /// What it has told, for the status.
+    /// Its last state, for the status.
     status: RelayStatus,
-    /// States that it has told since `counted_from`.
+    /// States that it has sent since `counted_from`.
     told: u32,
     counted_from: Instant,
 }
@@ -76,7 +76,7 @@ impl Watchers {
         self.changed |= self.list.len() < before;
     }
 
-    /// Read the states that relays tell, and drop the relays that have closed their sockets or send anything else.
+    /// Read the states that relays send, and drop the relays that have closed their sockets or send anything else.
     pub fn hear(&mut self) {
         let (before, changed) = (self.list.len(), &mut self.changed);
         self.list.retain_mut(|watcher| {
@@ -95,7 +95,7 @@ impl Watchers {
         *changed |= self.list.len() < before;
     }
 
-    /// Return the relays and what they have told, if that has changed since the last call.
+    /// Return the relays and their states, if they have changed since the last call.
     pub fn news(&mut self) -> Option<Vec<RelayStatus>> {
         let mut relays: Vec<_> = std::mem::take(&mut self.changed)
             .then(|| self.list.iter().map(|watcher| watcher.status.clone()).collect())?;
@@ -131,7 +131,7 @@ impl Watcher {
         }
         self.told += 1;
         if self.told > TOLD_MAX {
-            return Err(format!("it tells its state more than {TOLD_MAX} times in {TOLD_WITHIN:?}"));
+            return Err(format!("it sends its state more than {TOLD_MAX} times in {TOLD_WITHIN:?}"));
         }
         let RelayState { since_s, text } = RelayState::decode(&bytes[..len]).map_err(|error| error.to_string())?;
         (self.status.since_s, self.status.text) = (since_s, text);

@@ -85,7 +85,7 @@ pub struct Thread {
     pub age_s: f64,
 }
 
-/// A relay that watches the spaces of a domain. What it tells is its own claim.
+/// A relay that watches the spaces of a domain. Its state is its own claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RelayStatus {
@@ -97,7 +97,7 @@ pub struct RelayStatus {
     pub uid: u32,
     /// Time since when its state is so, by its clock: seconds since 1970.
     pub since_s: u64,
-    /// Its state in words; empty if it tells none, such as `kvtide events`.
+    /// Its state in words; empty if it sends none, such as `kvtide events`.
     pub text: String,
 }
 

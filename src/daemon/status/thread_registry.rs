@@ -171,12 +171,12 @@ impl ThreadRegistry {
         self.0.tenants.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Set the relays that watch, and what they have told.
+    /// Set the relays that watch, with their states.
     pub fn set_relays(&self, relays: Vec<RelayStatus>) {
         *self.0.relays.lock().unwrap_or_else(PoisonError::into_inner) = relays;
     }
 
-    /// Return the relays that watch, and what they have told.
+    /// Return the relays that watch, with their states.
     pub fn relays(&self) -> Vec<RelayStatus> {
         self.0.relays.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -65,7 +65,7 @@ pub struct Relay {
     socket: Option<Socket>,
     /// Parts of questions for which the socket had no room.
     unsent: VecDeque<Vec<u8>>,
-    /// As the relay has told last; `None` before.
+    /// Of the relay's last welcome; `None` before.
     wants_notes: Option<bool>,
     questions: BTreeMap<u32, Question>,
     next: u32,
@@ -160,7 +160,7 @@ impl Relay {
         }
     }
 
-    /// Return whether the relay needs the tokens of blocks: it publishes KV events, or has not said yet.
+    /// Return whether the relay needs the tokens of blocks: it publishes KV events, or it is not known yet.
     pub fn wants_notes(&mut self) -> bool {
         if self.connect() {
             self.receive();
@@ -180,7 +180,7 @@ impl Relay {
         note_hashes_max(self.page_tokens as usize) > 0 && adapter.len() <= TEXT_BYTES_MAX
     }
 
-    /// Tell the tokens of blocks: as many as a page has for each hash. `adapter`: name of the adapter (LoRA) they were computed with; empty
+    /// Send the tokens of blocks: as many as a page has for each hash. `adapter`: name of the adapter (LoRA) they were computed with; empty
     /// for none. Return whether they were sent, or the relay needs none.
     pub fn note(&mut self, hashes: &[u128], tokens: &[u32], adapter: &str) -> bool {
         let each = self.page_tokens as usize;
@@ -283,7 +283,7 @@ impl Relay {
         }
     }
 
-    /// The connection is cut: note what the relay has said about it, or the error.
+    /// The connection is cut: note the relay's reason, or the error.
     fn cut(&mut self, error: &WireError) {
         self.unsent.clear(); // receiving would send it again
         self.receive();

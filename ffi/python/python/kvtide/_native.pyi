@@ -454,13 +454,13 @@ class Answer:
         expected. None: not known, or no answer came in time."""
     @property
     def within(self) -> float | None:
-        """Before the end: seconds in which the blocks are expected, if the relay can tell."""
+        """Before the end: seconds in which the blocks are expected, if known."""
 
 @final
 class Relay:
     """A connection to the relay that shares blocks between machines; `Session.relay` opens it.
 
-    A relay may hang or be absent: no call waits for it, except `poll` as long as it was told. After failures in a row it is left alone
+    A relay may hang or be absent: no call waits for it, except `poll`, up to its timeout. After failures in a row it is left alone
     for a while that doubles up to 30 seconds. One thread at a time."""
 
     def recall(self, hashes: bytes | Sequence[bytes], *, wait: float) -> int | None:
@@ -477,9 +477,9 @@ class Relay:
         """Forget a question: its answer is not needed any more."""
     @property
     def wants_notes(self) -> bool:
-        """True if the relay publishes KV events and needs the tokens of blocks, or has not said yet."""
+        """True if the relay publishes KV events and needs the tokens of blocks, or it is not known yet."""
     def note(self, hashes: bytes | Sequence[bytes], tokens: Sequence[int], adapter: str = "") -> bool:
-        """Tell the tokens of blocks, as many as a page has for each hash, from which routers recognize prompts. `adapter`: name of the
+        """Send the tokens of blocks, as many as a page has for each hash, from which routers recognize prompts. `adapter`: name of the
         adapter (LoRA) with which they were computed. Return whether they were sent, or the relay needs none."""
     @property
     def trouble(self) -> str | None:

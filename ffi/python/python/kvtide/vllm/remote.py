@@ -1,4 +1,4 @@
-"""Prefixes of other machines: ask the relay for them, share with it, tell it the tokens of blocks. No call waits for the relay."""
+"""Prefixes of other machines: ask the relay for them, share with it, send it the tokens of blocks. No call waits for the relay."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Remote:
         return relay is not None and relay.wants_notes
 
     def note(self, hashes: bytes, tokens: Sequence[int], adapter: str) -> None:
-        """Tell the tokens of blocks."""
+        """Send the tokens of blocks."""
         relay = self._found()
         if relay is None or not relay.note(hashes, tokens, adapter):
             self._stats.add("notes_lost", len(hashes) // HASH_BYTES)

@@ -498,7 +498,7 @@ class SchedulerHalf:
         tracked.next_store += count
 
     def _note(self, tracked: Tracked, first: int, count: int, hashes: bytes) -> None:
-        """Tell the relay the tokens of `count` blocks, if it publishes KV events."""
+        """Send the relay the tokens of `count` blocks, if it publishes KV events."""
         if self._remote is None or self._alone or not plain(tracked.request) or not self._remote.wants_notes():
             return
         tokens = tracked.request.all_token_ids[first * self._page_tokens : (first + count) * self._page_tokens]

@@ -36,7 +36,7 @@ COUNTERS: dict[str, str] = {
     "recalled_blocks": "Blocks that the relay brought in",
     "recall_seconds": "Time that requests waited for the relay",
     "blocks_shared": "Blocks of requests with share that the store has",
-    "notes_lost": "Blocks whose tokens could not be told to the relay",
+    "notes_lost": "Blocks whose tokens could not be sent to the relay",
     "loads": "Loads started",
     "blocks_loaded": "Blocks loaded",
     "bytes_loaded": "Bytes loaded",
