@@ -40,6 +40,7 @@ const HELP: &str = "cargo xtask COMMAND
   e2e cli [--json]  run the tool against real daemons: the examples of every help, what operators do
   e2e web [--json] [--shots DIR] [--case NAME]
                     run the web page's cases in Chromium (Debian: chromium)
+  e2e relay         two machines with relays and a Valkey: the commands of the quickstart, then the cases with vLLM
   e2e sglang        run the storage backend's tests against SGLang's own classes
   environments      create the Python environments of all commands in advance
   fuzz [SECONDS]    run every fuzz target for SECONDS each (default 15) from a random seed, on the stable toolchain
@@ -59,6 +60,8 @@ fn main() -> ExitCode {
         ["e2e", "vllm", rest @ ..] => e2e::vllm(rest),
         ["e2e", "vllm-paged", rest @ ..] => e2e::vllm_paged(rest),
         ["e2e", "quickstart", rest @ ..] => quickstart::check(rest),
+        ["e2e", "relay"] => quickstart::check(&["--warm", "--case", "two-machines"])
+            .and_then(|()| e2e::vllm(&["--case", "relay", "--case", "relay-cut"])),
         ["e2e", "sglang"] => e2e::sglang(),
         ["e2e", "llama"] => e2e::llama(),
         ["e2e", "llama", "--build"] => e2e::llama_build().map(|_| ()),
