@@ -37,7 +37,7 @@ def documented(page: str, after: str) -> set[str]:
 def test_keys_stay() -> None:
     assert keys(AdapterConfig) == COMMON
     assert keys(ConnectorConfig) == COMMON | {
-        "min_hit_tokens", "max_load_s", "lookup_timeout_s", "lookup_max_s", "load_timeout_s", "store_timeout_s", "retry_max_s",
+        "min_hit_tokens", "remote_timeout_s", "max_load_s", "lookup_timeout_s", "lookup_max_s", "load_timeout_s", "store_timeout_s", "retry_max_s",
         "store_bytes", "staging", "staging_bytes", "epoch", "private", "offload_prompt_only", "store_threshold", "max_tracker_size",
         "blocks_per_chunk",
     }  # fmt: skip
