@@ -24,12 +24,10 @@ const FINGERPRINT: [u8; 32] = [0x5b; 32];
 const KEY: [u8; 32] = [0x6b; 32];
 /// Blocks of a prefix.
 pub(super) const PREFIX: u32 = 64;
-/// Attempts to bring a prefix in.
-const RECALLS_MAX: u32 = 3;
 /// Blocks of an engine's own, and of one call.
 const OWN: u32 = 16;
 /// Time between two looks at a relay's metrics.
-const LOOK: Duration = Duration::from_millis(2);
+pub(super) const LOOK: Duration = Duration::from_millis(2);
 
 /// Size of a block: its pages of one size.
 #[derive(Clone, Copy, Debug)]
@@ -268,23 +266,10 @@ impl Sharing {
         blocks.ok_or_else(|| BenchError::Odd(format!("a recall did not end within {LONG:?}: {answer:?}")))
     }
 
-    /// Bring a prefix in. A request that took too long is a miss for the relay: a busy machine gets another attempt.
-    fn recall_whole(&self, prefix: u64) -> Result<u64, BenchError> {
-        for _ in 1..RECALLS_MAX {
-            let blocks = self.recall(prefix)?;
-            if blocks == u64::from(PREFIX) {
-                return Ok(blocks);
-            }
-            // PACE: until the relay asks again for runs that it believes to be absent.
-            std::thread::sleep(kvtide_relay::presence::PresenceConfig::default().absent_ttl);
-        }
-        self.recall(prefix)
-    }
-
     /// Bring prefixes in, all at the same time. All blocks must come.
     pub(super) fn recall_all(&self, prefixes: &[u64]) -> Result<(), BenchError> {
         let brought: Result<u64, BenchError> = std::thread::scope(|scope| {
-            let asked: Vec<_> = prefixes.iter().map(|&prefix| scope.spawn(move || self.recall_whole(prefix))).collect();
+            let asked: Vec<_> = prefixes.iter().map(|&prefix| scope.spawn(move || self.recall(prefix))).collect();
             let joined = asked.into_iter().map(|thread| thread.join());
             joined.map(|brought| brought.unwrap_or_else(|_| Err(BenchError::Odd("a thread panicked".into())))).sum()
         });
