@@ -5,7 +5,10 @@ use crate::error::Error;
 use crate::queue::{Expected, Recall, Share};
 use crate::spaces::Spaces;
 use kvtide_types::Status;
-use kvtide_wire::hello::{Answer, Ask, AskHello, AskWelcome, Disconnect, MESSAGE_MAX, Note, ToRelay, Token, What};
+use kvtide_wire::hello::{
+    Answer, Ask, AskHello, AskWelcome, Disconnect, MESSAGE_MAX, Note, QUESTION_HASHES_MAX, QUESTIONS_MAX, ToRelay,
+    Token, What,
+};
 use kvtide_wire::os::socket::Listener;
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -21,16 +24,11 @@ use tokio::task::{AbortHandle, JoinSet};
 const MODE: u32 = 0o666;
 /// Engines at a time.
 const CONNECTIONS_MAX: usize = 256;
-/// Questions of one engine at a time, and the hashes of one.
-const QUESTIONS_MAX: usize = 64;
-const HASHES_MAX: usize = 1 << 17;
 /// Time for the first message of a connection.
 const HELLO: Duration = Duration::from_secs(5);
 /// Maximum time that a question waits for its space to be served, and the time between two looks.
 const SERVED: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(10);
-/// Maximum time of a question.
-const WAIT_MAX: Duration = Duration::from_secs(3600);
 /// Time until a prefix is shared or awaited again of which a part is missing.
 const AGAIN: Duration = Duration::from_millis(50);
 /// Time between two lines in the log about connections, and of the attempt to send the reason.
@@ -226,7 +224,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Tell the engine why the connection ends.
+    /// End the connection: send the reason, and log it.
     async fn end(&self, uid: u32, status: Status, text: String) {
         if self.adapters.may_log() {
             tracing::warn!("the connection of an adapter of uid {uid} ends: {text}");
@@ -252,8 +250,10 @@ impl Connection<'_> {
                     continue;
                 }
                 Some(ended) = questions.join_next() => {
-                    if let Ok(id) = ended {
-                        open.remove(&id);
+                    match ended {
+                        Ok(id) => _ = open.remove(&id),
+                        // It was forgotten, or has panicked.
+                        Err(_) => open.retain(|_, task: &mut AbortHandle| !task.is_finished()),
                     }
                     continue;
                 }
@@ -267,7 +267,7 @@ impl Connection<'_> {
                 }
                 Some(ToRelay::Forget(forget)) => {
                     if let Some(task) = open.remove(&forget.id) {
-                        AbortHandle::abort(&task);
+                        task.abort();
                     }
                     continue;
                 }
@@ -284,8 +284,8 @@ impl Connection<'_> {
                     return Err((Status::Protocol, text));
                 }
             };
-            if ask.hashes.len() > HASHES_MAX {
-                return Err((Status::Limit, format!("a question has more than {HASHES_MAX} hashes")));
+            if ask.hashes.len() > QUESTION_HASHES_MAX {
+                return Err((Status::Limit, format!("a question has more than {QUESTION_HASHES_MAX} hashes")));
             }
             if ask.more {
                 part = Some(ask);
@@ -329,7 +329,7 @@ impl Connection<'_> {
 /// Answer a question. Nobody waits for an answer after the question's time.
 async fn question(spaces: &Spaces, domain: usize, fingerprint: [u8; 32], ask: Ask, answers: &mpsc::Sender<Answer>) {
     let domain = Some(spaces.shared.config.domains[domain].name.as_str());
-    let until = Instant::now() + Duration::from_millis(ask.wait_ms.into()).min(WAIT_MAX);
+    let until = Instant::now() + Duration::from_millis(ask.wait_ms.into());
     let answer = |done, blocks: usize, within: Option<Duration>| {
         let in_us = within.map_or(0, |within| within.as_micros().clamp(1, u32::MAX.into()) as u32);
         Answer { id: ask.id, done, blocks: u32::try_from(blocks).unwrap_or(u32::MAX), in_us }

@@ -11,8 +11,11 @@ use kvtide_relay::config::Config;
 use kvtide_relay::relay::Relay;
 use kvtide_wire::entry::Level;
 use kvtide_wire::geometry::Plane;
-use kvtide_wire::hello::{Answer, Ask, AskHello, Disconnect, FromRelay, MESSAGE_MAX, Note, ToRelay, What};
+use kvtide_wire::hello::{
+    Answer, Ask, AskHello, Disconnect, FromRelay, MESSAGE_MAX, Note, QUESTION_HASHES_MAX, ToRelay, What,
+};
 use kvtide_wire::os::socket::Socket;
+use kvtide_wire::status::Status;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -251,6 +254,37 @@ fn attach_local(socket: &Path) -> Client {
     Client::attach(Options { local: true, ..Options::new(socket.into(), spec, vec![0]) }).unwrap()
 }
 
+/// A user whose processes take all the places that one user may have is refused, with the reason; a place that is free again is used.
+#[test]
+fn one_user_cannot_take_all_places() {
+    let dir = Dir::new();
+    let machine = Machine::new(&dir, "a.sock");
+    let _relay = machine.relay(&dir, "");
+    let hello = AskHello { fingerprint: [9; 32], token: None }.encode();
+    let enter = || {
+        let socket = Socket::connect(&machine.socket).unwrap();
+        // A relay that refuses may have closed the socket already.
+        let _ = socket.send(&hello, &[]);
+        let heard = heard(&socket);
+        (socket, heard)
+    };
+    let mut all: Vec<Socket> = Vec::new();
+    let refused = loop {
+        match enter() {
+            (socket, FromRelay::Welcome(_)) => all.push(socket),
+            (_, FromRelay::Disconnect(end)) => break end,
+            (_, FromRelay::Answer(answer)) => panic!("{answer:?} without a question"),
+        }
+        assert!(all.len() < 200, "a user has {} places", all.len());
+    };
+    assert!(refused.status == Status::Limit && refused.text.contains("64 of this user"), "{refused:?}");
+    all.pop();
+    let deadline = Instant::now() + BOUND;
+    while !matches!(enter().1, FromRelay::Welcome(_)) {
+        assert!(Instant::now() < deadline, "a place is not free again");
+    }
+}
+
 /// What breaks the protocol ends its own connection, with the reason.
 #[test]
 fn messages_that_make_no_sense_end_their_connection() {
@@ -260,14 +294,14 @@ fn messages_that_make_no_sense_end_their_connection() {
     let hello = AskHello { fingerprint: [9; 32], token: None }.encode().to_vec();
     let ask = |id, more| Ask { id, what: What::Recall, wait_ms: 1, more, hashes: vec![1; 1000] }.encode().unwrap();
     let note = Note { hashes: vec![1], tokens: vec![2; 16], adapter: String::new() }.encode().unwrap();
-    let too_long = vec![ask(1, true); 140];
+    let too_long = vec![ask(1, true); 1 + QUESTION_HASHES_MAX / 1000];
     let cases: [(Vec<Vec<u8>>, &str); 6] = [
         (vec![b"nonsense".to_vec()], "magic"),
         (vec![vec![0; 2 * MESSAGE_MAX]], "magic"),
         (vec![ask(1, false)], "expected a hello first"),
         (vec![hello.clone(), note.clone(), hello.clone()], "a second hello"),
         (vec![hello.clone(), ask(1, true), ask(2, false)], "question 2 begins before question 1"),
-        ([vec![hello.clone()], too_long].concat(), "more than 131072 hashes"),
+        ([vec![hello.clone()], too_long].concat(), "more than 8176 hashes"),
     ];
     for (messages, part) in cases {
         let socket = Socket::connect(&machine.socket).unwrap();

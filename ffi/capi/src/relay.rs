@@ -41,18 +41,33 @@ fn enter(relay: *mut kvt_relay) -> Result<ExclusiveUse<Relay>, Fault> {
     RELAYS.enter(relay)
 }
 
-fn asked(question: Option<u32>, relay: &Relay) -> Result<u32, Fault> {
-    let why = || relay.trouble().unwrap_or("too many questions are open: poll them to their end, or forget them");
-    question.ok_or_else(|| Fault::new(Status::Again, why().to_owned()))
-}
-
-/// Check the hashes of a question.
-fn check(hashes: &[u128]) -> Result<(), Fault> {
-    match hashes {
-        [] => Err(Fault::new(Status::Invalid, "a question needs at least one hash")),
-        _ if hashes.contains(&0) => Err(Fault::new(Status::Invalid, "a hash of 0 is reserved for \"no block\"")),
-        _ => Ok(()),
+/// Ask a question.
+///
+/// # Safety
+/// `hashes` must be valid for reads of `count` elements, `question` for a write.
+unsafe fn ask(
+    relay: *mut kvt_relay,
+    what: fn(&mut Relay, &[u128], Duration) -> Option<u32>,
+    (hashes, count): (*const kvt_hash, u32),
+    wait_us: u64,
+    question: *mut u32,
+) -> Result<(), Fault> {
+    check_out("question", question)?;
+    // SAFETY: this function's own contract.
+    let hashes = unsafe { self::hashes(hashes, count) }?;
+    match hashes.as_slice() {
+        [] => return Err(Fault::new(Status::Invalid, "a question needs at least one hash")),
+        hashes if hashes.contains(&0) => {
+            return Err(Fault::new(Status::Invalid, "a hash of 0 is reserved for \"no block\""));
+        }
+        _ => {}
     }
+    let mut relay = enter(relay)?;
+    let asked = what(&mut relay, &hashes, Duration::from_micros(wait_us));
+    let why = || relay.trouble().unwrap_or("too many questions are open: poll them to their end, or forget them");
+    let asked = asked.ok_or_else(|| Fault::new(Status::Again, why().to_owned()))?;
+    // SAFETY: this function's own contract.
+    unsafe { write("question", question, asked) }
 }
 
 /// Open a connection to the relay that the daemon names. It connects with its first question.
@@ -113,14 +128,8 @@ pub unsafe extern "C" fn kvt_relay_recall(
     question: *mut u32,
 ) -> kvt_status {
     entry("kvt_relay_recall", || {
-        check_out("question", question)?;
         // SAFETY: the caller's contract.
-        let hashes = unsafe { self::hashes(hashes, count) }?;
-        check(&hashes)?;
-        let mut relay = enter(relay)?;
-        let asked = relay.recall(&hashes, Duration::from_micros(wait_us));
-        // SAFETY: the caller's contract.
-        unsafe { write("question", question, self::asked(asked, &relay)?) }
+        unsafe { ask(relay, Relay::recall, (hashes, count), wait_us, question) }
     })
 }
 
@@ -146,14 +155,8 @@ pub unsafe extern "C" fn kvt_relay_await(
     question: *mut u32,
 ) -> kvt_status {
     entry("kvt_relay_await", || {
-        check_out("question", question)?;
         // SAFETY: the caller's contract.
-        let hashes = unsafe { self::hashes(hashes, count) }?;
-        check(&hashes)?;
-        let mut relay = enter(relay)?;
-        let asked = relay.await_shared(&hashes, Duration::from_micros(wait_us));
-        // SAFETY: the caller's contract.
-        unsafe { write("question", question, self::asked(asked, &relay)?) }
+        unsafe { ask(relay, Relay::await_shared, (hashes, count), wait_us, question) }
     })
 }
 
@@ -181,14 +184,8 @@ pub unsafe extern "C" fn kvt_relay_share(
     question: *mut u32,
 ) -> kvt_status {
     entry("kvt_relay_share", || {
-        check_out("question", question)?;
         // SAFETY: the caller's contract.
-        let hashes = unsafe { self::hashes(hashes, count) }?;
-        check(&hashes)?;
-        let mut relay = enter(relay)?;
-        let asked = relay.share(&hashes, Duration::from_micros(wait_us));
-        // SAFETY: the caller's contract.
-        unsafe { write("question", question, self::asked(asked, &relay)?) }
+        unsafe { ask(relay, Relay::share, (hashes, count), wait_us, question) }
     })
 }
 

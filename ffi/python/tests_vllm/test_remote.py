@@ -6,14 +6,16 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from engine import TOKENS, Engine, hashes, request
-from waiting import PATIENCE_S
+from waiting import PATIENCE_S, attached
 
 from kvtide.daemon import PrivateDaemon, PrivateRelay
+from kvtide.errors import TimedOut
 from kvtide.vllm.config import ConnectorConfig
 
 
@@ -151,3 +153,53 @@ def test_options() -> None:
     assert ConnectorConfig.parse({"remote_timeout_s": 0}).remote_timeout_s == 0
     with pytest.raises(ValueError, match="remote_timeout_s"):
         ConnectorConfig.parse({"remote_timeout_s": -1})
+
+
+def test_a_late_lease_is_no_outage(daemons: list[PrivateDaemon], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a request waits for the relay, a lease that is late costs only the pin: lookups go on."""
+    with Engine(tmp_path, daemons[0].socket, remote_timeout_s=60) as engine, PrivateRelay(daemons[0], tmp_path):
+        served(engine)
+        with Engine(tmp_path, daemons[0].socket, remote_timeout_s=0) as other:
+            other.prefill(request("r", hashes("p", 3)), 1.0)
+        late = SimpleNamespace(late=True)
+        half = engine.scheduler
+        channel = half._channel()
+
+        class Late:
+            """The channel, whose first lease is late."""
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(channel, name)
+
+            def lease(self, *args: object, **options: object) -> object:
+                if late.late:
+                    late.late = False
+                    raise TimedOut("the test's")
+                return channel.lease(*args, **options)
+
+        monkeypatch.setattr(half, "_channel", lambda: None if time.monotonic() < half._rest_until else Late())
+        longer = request("s", hashes("p", 3) + hashes("more", 5))
+        assert engine.match(longer) == (None, False)
+        assert half._tracked["s"].held is None and not late.late
+        assert asked(engine, longer) == (3 * TOKENS, True)
+        assert "lookup_misses_by_timeout" not in half.stats.data
+
+
+def test_a_question_to_the_relay_of_an_earlier_session_is_over(daemons: list[PrivateDaemon], tmp_path: Path) -> None:
+    """Numbers of questions begin anew with each session: one must not take another's answer."""
+    with Engine(tmp_path, daemons[0].socket, remote_timeout_s=60) as engine, PrivateRelay(daemons[0], tmp_path):
+        served(engine)
+        remote = engine.scheduler._remote
+        assert remote is not None
+        old = remote.recall(bytes([1] * 16), 0, shared=False)
+        assert old is not None
+        session = engine.scheduler._connection._session  # type: ignore[union-attr]
+        assert session is not None
+        engine.scheduler._connection.end(session, "the test ends it")  # type: ignore[union-attr]
+        attached(engine.scheduler._connection)  # type: ignore[arg-type]
+        fresh = next(iter(lambda: remote.recall(bytes([2] * 16), 0, shared=False), "never"))
+        assert fresh is not None and fresh.relay is not old.relay
+        assert not remote.waits(old, idle=True)
+        while remote.waits(fresh, idle=True):
+            pass
+        assert engine.scheduler.stats.data.get("recalls_late", 0) == 0

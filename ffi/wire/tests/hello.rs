@@ -327,6 +327,7 @@ fn questions_to_a_relay_arrive_and_their_bounds_are_checked() {
     let bytes = ask.encode().expect("valid");
     assert!(bytes.len() <= hello::MESSAGE_MAX && bytes.len() + 16 > hello::MESSAGE_MAX, "as many as fit");
     assert_eq!(decode(&bytes), ToRelay::Ask(ask.clone()));
+    assert!(Ask { wait_ms: hello::WAIT_MS_MAX + 1, ..ask.clone() }.encode().is_err());
     for wrong in [vec![], vec![1, 0], (1..=ASK_HASHES_MAX as u128 + 1).collect()] {
         assert!(Ask { hashes: wrong, ..ask.clone() }.encode().is_err());
     }

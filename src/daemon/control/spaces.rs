@@ -143,7 +143,7 @@ impl Spaces {
 
     /// Read the states of relays, and publish them for the status.
     pub fn hear_relays(&mut self) {
-        self.watchers.hear();
+        self.watchers.read_states();
         if let Some(relays) = self.watchers.news() {
             self.thread_registry.set_relays(relays);
         }

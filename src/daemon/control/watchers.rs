@@ -12,9 +12,9 @@ pub(super) const WATCHERS_MAX: usize = 16;
 
 /// Bytes of a relay's state: head, time, length, text.
 const STATE_BYTES_MAX: usize = HEAD_BYTES + 8 + 2 + RELAY_TEXT_BYTES_MAX;
-/// Maximum states that a relay may send within [`TOLD_WITHIN`]. It sends one a second at most; those of some time may come at once.
-const TOLD_MAX: u32 = 60;
-const TOLD_WITHIN: Duration = Duration::from_secs(30);
+/// Maximum states that a relay may send within [`STATES_WITHIN`]. It sends one a second at most; several may arrive at once.
+const STATES_MAX: u32 = 60;
+const STATES_WITHIN: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 struct Watcher {
@@ -24,7 +24,7 @@ struct Watcher {
     /// Its last state, for the status.
     status: RelayStatus,
     /// States that it has sent since `counted_from`.
-    told: u32,
+    states: u32,
     counted_from: Instant,
 }
 
@@ -42,49 +42,49 @@ impl Watchers {
         self.list.len()
     }
 
-    /// Add a relay, and tell it the spaces of its domain that are open.
+    /// Add a relay, and send it the spaces of its domain that are open.
     pub fn add<'a>(
         &mut self,
         (socket, domain, name, peer): (Socket, usize, &str, Peer),
         open: impl Iterator<Item = &'a SpaceOpened>,
     ) {
         let status = RelayStatus { domain: name.into(), pid: peer.pid, uid: peer.uid, ..RelayStatus::default() };
-        self.list.push(Watcher { socket, domain, status, told: 0, counted_from: Instant::now() });
+        self.list.push(Watcher { socket, domain, status, states: 0, counted_from: Instant::now() });
         self.changed = true;
         let last = self.list.len() - 1;
-        let told = open.filter_map(encoded).chain([Watching.encode()]).all(|message| self.list[last].hears(&message));
-        if !told {
+        let sent = open.filter_map(encoded).chain([Watching.encode()]).all(|message| self.list[last].send(&message));
+        if !sent {
             self.list.pop();
         }
     }
 
-    /// Tell the relays of a domain that a space has opened.
+    /// Announce to the relays of a domain that a space has opened.
     pub fn opened(&mut self, domain: usize, space: &SpaceOpened) {
         if let Some(message) = encoded(space) {
-            self.tell(domain, &message);
+            self.send(domain, &message);
         }
     }
 
-    /// Tell the relays of a domain that a space has closed.
+    /// Announce to the relays of a domain that a space has closed.
     pub fn closed(&mut self, domain: usize, space: u32) {
-        self.tell(domain, &SpaceClosed { space }.encode());
+        self.send(domain, &SpaceClosed { space }.encode());
     }
 
-    fn tell(&mut self, domain: usize, message: &[u8]) {
+    fn send(&mut self, domain: usize, message: &[u8]) {
         let before = self.list.len();
-        self.list.retain(|watcher| watcher.domain != domain || watcher.hears(message));
+        self.list.retain(|watcher| watcher.domain != domain || watcher.send(message));
         self.changed |= self.list.len() < before;
     }
 
     /// Read the states that relays send, and drop the relays that have closed their sockets or send anything else.
-    pub fn hear(&mut self) {
+    pub fn read_states(&mut self) {
         let (before, changed) = (self.list.len(), &mut self.changed);
         self.list.retain_mut(|watcher| {
             loop {
-                match watcher.told() {
-                    Ok(Told::State) => *changed = true,
-                    Ok(Told::Nothing) => return true,
-                    Ok(Told::Closed) => return false,
+                match watcher.read() {
+                    Ok(Read::State) => *changed = true,
+                    Ok(Read::Nothing) => return true,
+                    Ok(Read::Closed) => return false,
                     Err(why) => {
                         tracing::warn!("relay (pid {}): {why}; it is disconnected", watcher.status.pid);
                         return false;
@@ -110,7 +110,7 @@ impl Watchers {
 }
 
 /// What was read from a relay.
-enum Told {
+enum Read {
     Nothing,
     State,
     Closed,
@@ -118,32 +118,32 @@ enum Told {
 
 impl Watcher {
     /// Read one message.
-    fn told(&mut self) -> Result<Told, String> {
+    fn read(&mut self) -> Result<Read, String> {
         let mut bytes = [0; STATE_BYTES_MAX];
         let len = match self.socket.receive(&mut bytes, 0) {
-            Ok(Received::Empty) => return Ok(Told::Nothing),
-            Ok(Received::Closed) => return Ok(Told::Closed),
+            Ok(Received::Empty) => return Ok(Read::Nothing),
+            Ok(Received::Closed) => return Ok(Read::Closed),
             Ok(Received::Message(len, _)) => len,
             Err(error) => return Err(error.to_string()),
         };
-        if self.counted_from.elapsed() > TOLD_WITHIN {
-            (self.told, self.counted_from) = (0, Instant::now());
+        if self.counted_from.elapsed() > STATES_WITHIN {
+            (self.states, self.counted_from) = (0, Instant::now());
         }
-        self.told += 1;
-        if self.told > TOLD_MAX {
-            return Err(format!("it sends its state more than {TOLD_MAX} times in {TOLD_WITHIN:?}"));
+        self.states += 1;
+        if self.states > STATES_MAX {
+            return Err(format!("it sends its state more than {STATES_MAX} times in {STATES_WITHIN:?}"));
         }
         let RelayState { since_s, text } = RelayState::decode(&bytes[..len]).map_err(|error| error.to_string())?;
         (self.status.since_s, self.status.text) = (since_s, text);
-        Ok(Told::State)
+        Ok(Read::State)
     }
 
     /// Send a message. Return false if the relay does not read.
-    fn hears(&self, message: &[u8]) -> bool {
+    fn send(&self, message: &[u8]) -> bool {
         let sent = self.socket.send(message, &[]);
         if let Err(error) = &sent {
             tracing::warn!(
-                "relay (pid {}): cannot tell it of a space: {error}; it is disconnected and has to ask again",
+                "relay (pid {}): cannot send it a space: {error}; it is disconnected and has to ask again",
                 self.status.pid
             );
         }

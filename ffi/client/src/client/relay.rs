@@ -6,8 +6,8 @@
 use kvtide_wire::{
     Error as WireError,
     hello::{
-        ASK_HASHES_MAX, Ask, AskHello, Forget, FromRelay, MESSAGE_MAX, Note, TEXT_BYTES_MAX, Token, What,
-        note_hashes_max,
+        ASK_HASHES_MAX, Ask, AskHello, Forget, FromRelay, MESSAGE_MAX, Note, QUESTION_HASHES_MAX, QUESTIONS_MAX,
+        TEXT_BYTES_MAX, Token, WAIT_MS_MAX, What, note_hashes_max,
     },
     os::{
         poll,
@@ -22,11 +22,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Questions at a time: to bring prefixes in, and to copy them out, which may take long.
-const RECALLS_MAX: usize = 48;
+/// Questions at a time to copy prefixes out, which may take long; the others are to bring prefixes in.
 const SHARES_MAX: usize = 16;
-/// Hashes of a question.
-const HASHES_MAX: usize = 8 * ASK_HASHES_MAX;
+const RECALLS_MAX: usize = QUESTIONS_MAX - SHARES_MAX;
 /// Messages that wait until the socket has room: 2 MiB. A question that would wait behind more is refused.
 const UNSENT_MAX: usize = 128;
 /// Questions without an answer in time, one after another, after which the relay is left alone.
@@ -36,8 +34,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Time between two attempts to send what the socket had no room for, during a wait.
 const SEND_AGAIN: Duration = Duration::from_millis(1);
-/// Maximum time of a question. The relay counts in milliseconds of 32 bits.
-const WAIT_MAX: Duration = Duration::from_secs(3600);
+/// Maximum time of a question.
+const WAIT_MAX: Duration = Duration::from_millis(WAIT_MS_MAX as u64);
 
 /// How far a question is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,7 +206,7 @@ impl Relay {
     fn ask(&mut self, what: What, hashes: &[u128], wait: Duration) -> Option<u32> {
         let now = Instant::now();
         self.questions.retain(|_, question| question.until + WAIT_MAX > now);
-        let hashes = &hashes[..hashes.len().min(HASHES_MAX)];
+        let hashes = &hashes[..hashes.len().min(QUESTION_HASHES_MAX)];
         let is_share = |what| what == What::Share;
         let open = self.questions.values().filter(|open| is_share(open.what) == is_share(what)).count();
         let most = if is_share(what) { SHARES_MAX } else { RECALLS_MAX };

@@ -9,6 +9,12 @@ use zeroize::Zeroizing;
 
 /// Maximum hashes of an [`Ask`]; a longer prefix is asked for in several messages.
 pub const ASK_HASHES_MAX: usize = (MESSAGE_MAX - HEAD_BYTES - ASK_FIELDS) / HASH_BYTES;
+/// Maximum hashes of a question, over all its messages.
+pub const QUESTION_HASHES_MAX: usize = 8 * ASK_HASHES_MAX;
+/// Maximum questions of one engine at a time.
+pub const QUESTIONS_MAX: usize = 64;
+/// Maximum milliseconds of a question: an hour.
+pub const WAIT_MS_MAX: u32 = 3_600_000;
 /// Maximum hashes of a [`Note`]; fewer if their tokens need the room.
 pub const NOTE_HASHES_MAX: usize = 256;
 const HASH_BYTES: usize = 16;
@@ -50,7 +56,7 @@ pub struct Ask {
     pub id: u32,
     /// What is asked for.
     pub what: What,
-    /// Milliseconds until the answer is of no use any more.
+    /// Milliseconds until the answer is of no use any more, at most [`WAIT_MS_MAX`].
     pub wait_ms: u32,
     /// More hashes follow, in the next message.
     pub more: bool,
@@ -192,6 +198,7 @@ impl Ask {
     /// A field is out of its bounds.
     pub fn encode(&self) -> Result<Vec<u8>, Error> {
         check_hashes("ask", &self.hashes, ASK_HASHES_MAX)?;
+        within("ask", "wait_ms", self.wait_ms, 0, WAIT_MS_MAX.into())?;
         let mut w = Writer::open(Kind::Ask);
         w.u32(self.id).u32(self.wait_ms).u16(self.what as u16).u16(self.more.into());
         write_hashes(&mut w, &self.hashes);
@@ -200,6 +207,7 @@ impl Ask {
 
     fn read(r: &mut Reader<'_>) -> Result<Ask, Error> {
         let (id, wait_ms) = (r.u32("id")?, r.u32("wait_ms")?);
+        within("ask", "wait_ms", wait_ms, 0, WAIT_MS_MAX.into())?;
         let what = match r.u16("what")? {
             0 => What::Recall,
             1 => What::Share,
