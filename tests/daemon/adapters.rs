@@ -126,6 +126,39 @@ fn many_long_questions_are_all_answered() {
     assert_eq!(questions.trouble(), None);
 }
 
+/// The relay remembers for five seconds which runs are absent. Another machine may have shared them meanwhile.
+#[test]
+fn an_awaited_prefix_is_asked_for_anew() {
+    let dir = Dir::new();
+    let (mut first, second) = (Machine::new(&dir, "a.sock"), Machine::new(&dir, "b.sock"));
+    let (_there, _here) = (first.relay(&dir, ""), second.relay(&dir, ""));
+    let (mut sharing, mut recalling) = (first.questions(), second.questions());
+    store(&mut first.engine.1, &mut first.engine.2, 1, 64, Level::Published);
+    assert_eq!(recall(&mut recalling, &hashes(1, 64), BOUND), Progress::Done(0));
+    let shared = sharing.share(&hashes(1, 64), BOUND).unwrap();
+    assert_eq!(answer(&mut sharing, shared), Progress::Done(64));
+    let awaited = recalling.await_shared(&hashes(1, 64), Duration::from_secs(4)).unwrap();
+    assert_eq!(answer(&mut recalling, awaited), Progress::Done(64));
+}
+
+/// Forgotten questions end at the relay too: more of them than it takes at a time leave room for others.
+#[test]
+fn forgotten_questions_leave_room() {
+    let dir = Dir::new();
+    let mut machine = Machine::new(&dir, "a.sock");
+    let _relay = machine.relay(&dir, "");
+    let mut questions = machine.questions();
+    store(&mut machine.engine.1, &mut machine.engine.2, 1, 8, Level::Published);
+    let shared = questions.share(&hashes(1, 8), BOUND).unwrap();
+    assert_eq!(answer(&mut questions, shared), Progress::Done(8));
+    for round in 0..3 {
+        let absent = |n: u128| questions.await_shared(&hashes(100 + n, 8), BOUND).unwrap();
+        let asked: Vec<u32> = (0..40).map(|n| round * 40 + n).map(absent).collect();
+        asked.into_iter().for_each(|question| questions.forget(question));
+    }
+    assert_eq!(recall(&mut questions, &hashes(1, 8), BOUND), Progress::Done(8));
+}
+
 /// The time that a recall takes is expected once one was measured.
 #[test]
 fn a_recall_says_what_it_expects() {
