@@ -262,6 +262,7 @@ fn text(relay: &Relay) -> String {
     let errors = ErrorKind::ALL.map(|kind| (format!("{{kind=\"{}\"}}", kind.name()), store.errors(kind)));
     family("store_errors_total", "counter", "Failed requests to the store.", errors.to_vec());
     let spaces = relay.figures();
+    family("spaces", "gauge", "Spaces that are served.", vec![(String::new(), spaces.len() as u64)]);
     let label = |(domain, name): &Names| format!("{{domain=\"{}\",space=\"{}\"}}", escaped(domain), escaped(name));
     for (family_name, help, figure) in [
         ("cached_blocks", "Blocks that the daemon has cached, as the feed tells.", 0),

@@ -66,11 +66,7 @@ fn until_metric(address: SocketAddr, name: &str, least: u64) {
 
 /// Wait until a relay serves this number of spaces, and has listed their blocks.
 pub fn until_served(address: SocketAddr, spaces: usize) {
-    let deadline = Instant::now() + BOUND;
-    let served = || http(address, "GET /metrics", "").1.matches("kvtide_relay_cached_blocks{").count();
-    while served() < spaces {
-        assert!(Instant::now() < deadline, "{spaces} spaces are not served");
-    }
+    until_metric(address, "spaces", spaces as u64);
     until_metric(address, "feed_gaps_total", spaces as u64);
 }
 

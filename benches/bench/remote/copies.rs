@@ -87,6 +87,22 @@ pub(super) fn forget(bench: &Bench<'_>, block: Block, prefixes: &[u64], encrypt:
     })
 }
 
+/// Wait until the store has all runs of prefixes. The count of copied blocks does not tell: of a prefix that the feed reports in parts,
+/// the first part goes out as runs of its own too.
+pub(super) fn until_there(bench: &Bench<'_>, block: Block, prefixes: &[u64], encrypt: bool) -> Result<(), BenchError> {
+    let (names, deadline) = (block.names(prefixes, encrypt), Instant::now() + LONG);
+    while !bench.runtime.block_on(bench.store.present(&names))?.iter().all(|there| *there) {
+        bench.stop.check()?;
+        if Instant::now() > deadline {
+            let blocks = prefixes.len() as u64 * u64::from(PREFIX);
+            return Err(BenchError::Odd(format!("the relay did not copy {blocks} blocks within {LONG:?}")));
+        }
+        // PACE: the deadline above ends the loop.
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
 /// Write blocks at one machine, encrypted, and compare them at another.
 pub(super) fn compare(bench: &Bench<'_>) -> Result<Compared, BenchError> {
     let prefixes: Vec<u64> = (0..COMPARED_PREFIXES).map(|i| bench.fresh(1 << 20 | i)).collect();
@@ -94,17 +110,7 @@ pub(super) fn compare(bench: &Bench<'_>) -> Result<Compared, BenchError> {
     let mut first = Machine::start(COMPARED_BLOCK, blocks as u32)?;
     let relay = first.relay(&bench.target, (When::Stored, true), &bench.stop)?;
     first.store(&prefixes)?;
-    // Not by the count of blocks: of a prefix that the feed reports in parts, the first part goes out as runs of its own too.
-    let names = COMPARED_BLOCK.names(&prefixes, true);
-    let deadline = Instant::now() + LONG;
-    while !bench.runtime.block_on(bench.store.present(&names))?.iter().all(|there| *there) {
-        bench.stop.check()?;
-        if Instant::now() > deadline {
-            return Err(BenchError::Odd(format!("the relay did not copy {blocks} blocks within {LONG:?}")));
-        }
-        // PACE: the deadline above ends the loop.
-        std::thread::sleep(LOOK);
-    }
+    until_there(bench, COMPARED_BLOCK, &prefixes, true)?;
     drop((relay, first));
     let mut second = Machine::start(COMPARED_BLOCK, blocks as u32)?;
     let relay = second.relay(&bench.target, (When::Never, true), &bench.stop)?;

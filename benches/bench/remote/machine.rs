@@ -161,6 +161,8 @@ impl Machine {
         stop: &Stop,
     ) -> Result<Sharing, BenchError> {
         let sharing = self.relay_at_once(target, (when, encrypt))?;
+        // The first listing may begin before the space is there to be asked for.
+        sharing.until("spaces", 1, stop)?;
         sharing.until("feed_gaps_total", 1, stop)?;
         Ok(sharing)
     }

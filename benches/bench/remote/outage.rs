@@ -1,6 +1,6 @@
 //! An outage of the store: a proxy in front of it stops, and starts again at the same address.
 
-use super::copies::{BLOCK, forget};
+use super::copies::{BLOCK, forget, until_there};
 use super::machine::{Machine, PREFIX};
 use super::{Bench, BenchError};
 use crate::bench::engine::TIMEOUT;
@@ -24,7 +24,7 @@ pub(super) fn measure(bench: &Bench<'_>, server: &str) -> Result<f64, BenchError
     let mut first = Machine::start(BLOCK, 2 * PREFIX)?;
     let relay = first.relay(&bench.target, (When::Stored, false), &bench.stop)?;
     first.store(&[before, after])?;
-    relay.until("blocks_out_total", 2 * u64::from(PREFIX), &bench.stop)?;
+    until_there(bench, BLOCK, &[before, after], false)?;
     drop((relay, first));
     let mut proxy = Proxy::start(server, None)?;
     let (port, target) = (proxy.address.port(), bench.target.through(proxy.address.port()));
