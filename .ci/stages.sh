@@ -243,6 +243,11 @@ bundle_on_stand_in() {
     "$target/tools/python/bin/python" "$target/gpu-bundle/run.py" --stand-in "$target/gpu-bundle/sim/libcuda.so.1" --budget 1800
 }
 
+# Relays killed in the middle of their work, more often than in the gate.
+relays_killed() {
+    KVTIDE_KILLS=$1 cargo test --locked -p kvtide --test daemon relays_killed
+}
+
 # The relay's store against a server of S3.
 s3_store() {
     local place=${CARGO_TARGET_DIR:-target}/tools/moto

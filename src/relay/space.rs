@@ -15,7 +15,7 @@ use bytes::Bytes;
 use kvtide_client::{Channel, Client, Options, SpaceSpec};
 use kvtide_types::{FeedEvent, Level, Status};
 use kvtide_wire::geometry::classes;
-use kvtide_wire::hello::SpaceOpened;
+use kvtide_wire::hello::{SpaceOpened, is_local};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -439,6 +439,9 @@ impl Inner {
 
     /// Have the runs of a prefix copied to the store.
     fn copy_out(&self, last: u128) {
+        if is_local(last) {
+            return;
+        }
         let Taken { blocks, runs, others } = self.chains().take_runs(last, self.run_blocks);
         let fails = self.away().is_some();
         for run in self.queue.copy_out(blocks, runs, &others, fails) {
@@ -542,7 +545,9 @@ impl Copier {
         let inner = Arc::clone(&self.inner);
         let count = share.hashes.len() as u32;
         let next = runs_of(0, count, inner.run_blocks).into_iter().find(|(first, _)| *first as usize >= share.there);
-        let Some((first, len)) = next.filter(|_| share.until > Instant::now() && !share.done.is_closed()) else {
+        let is_wanted = share.until > Instant::now() && !share.done.is_closed();
+        let may_leave = !share.hashes.iter().any(|hash| is_local(*hash));
+        let Some((first, len)) = next.filter(|_| is_wanted && may_leave) else {
             let _ = share.done.send(share.there);
             return;
         };
@@ -658,7 +663,7 @@ impl Copier {
         let hashes = &recall.hashes;
         // As the feed tells: a lookup would count as an engine's.
         let mut cached = inner.chains().longest(hashes);
-        if recall.is_over() {
+        if recall.is_over() || hashes.iter().any(|hash| is_local(*hash)) {
             return Some(cached);
         }
         let keys = keys_of(hashes);

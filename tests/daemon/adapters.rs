@@ -3,7 +3,7 @@
 use crate::blocks::{attach, hashes, load, store};
 use crate::nvme::Dir;
 use crate::relay::with_relays;
-use crate::shared::{Engine, configuration, found, until_served};
+use crate::shared::{Engine, configuration, found, until_metric, until_served};
 use crate::{BOUND, daemon};
 use kvtide_bench::private_daemon::PrivateDaemon;
 use kvtide_client::{Client, Options, Progress, Relay as Questions, SpaceSpec};
@@ -12,7 +12,7 @@ use kvtide_relay::relay::Relay;
 use kvtide_wire::entry::Level;
 use kvtide_wire::geometry::Plane;
 use kvtide_wire::hello::{
-    Answer, Ask, AskHello, Disconnect, FromRelay, MESSAGE_MAX, Note, QUESTION_HASHES_MAX, ToRelay, What,
+    Answer, Ask, AskHello, Disconnect, FromRelay, MESSAGE_MAX, Note, QUESTION_HASHES_MAX, ToRelay, What, local_hash,
 };
 use kvtide_wire::os::socket::Socket;
 use kvtide_wire::status::Status;
@@ -107,6 +107,32 @@ fn an_engine_shares_a_prefix_and_another_machine_recalls_it() {
 }
 
 /// Questions beyond what a socket has room for wait; forgotten ones make room; more than the relay takes are refused here.
+#[test]
+fn blocks_that_no_other_machine_can_use_stay() {
+    let dir = Dir::new();
+    let mut first = Machine::new(&dir, "first");
+    let relay = first.relay(&dir, "[copy_out]\nwhen = \"stored\"");
+    let mut questions = first.questions();
+    let local: Vec<u128> = hashes(1, 8).into_iter().map(local_hash).collect();
+    let own: Vec<u32> = (0..8).collect();
+    let stored = first.engine.1.store((0, 0), &local, &own, Level::Published, BOUND).unwrap();
+    assert_eq!(stored.status, Status::Ok);
+    let shared = questions.share(&local, BOUND).unwrap();
+    assert_eq!(answer(&mut questions, shared), Progress::Done(0));
+    assert_eq!(recall(&mut questions, &local, BOUND), Progress::Done(8), "they are here");
+    // Stored later, it would be copied later.
+    store(&mut first.engine.1, &mut first.engine.2, 2, 8, Level::Published);
+    until_metric(relay.listen(), "blocks_out_total", 8);
+    drop(relay); // it ends the copies that have begun
+    let (mut dirs, mut objects) = (vec![dir.path().join("store")], 0);
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.is_dir() { dirs.push(entry) } else { objects += 1 }
+        }
+    }
+    assert_eq!(objects, 1, "the run of the other prefix");
+}
+
 #[test]
 fn many_long_questions_are_all_answered() {
     let dir = Dir::new();

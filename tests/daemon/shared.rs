@@ -3,8 +3,8 @@
 use crate::blocks::{Memory, attach, attach_model, hashes, load, store};
 use crate::nvme::Dir;
 use crate::relay::with_relays;
-use crate::{BOUND, daemon, sessions, until_status};
-use kvtide_bench::private_daemon::PrivateDaemon;
+use crate::{BOUND, daemon, options, sessions, until_status};
+use kvtide_bench::private_daemon::{Options as DaemonOptions, PrivateDaemon};
 use kvtide_client::{Channel, Client};
 use kvtide_relay::config::Config;
 use kvtide_relay::relay::Relay;
@@ -57,7 +57,7 @@ fn metric(address: SocketAddr, name: &str) -> u64 {
 }
 
 /// Wait until a metric has a value.
-fn until_metric(address: SocketAddr, name: &str, least: u64) {
+pub fn until_metric(address: SocketAddr, name: &str, least: u64) {
     let deadline = Instant::now() + BOUND;
     while metric(address, name) < least {
         assert!(Instant::now() < deadline, "{name} stays below {least}: {}", http(address, "GET /metrics", "").1);
@@ -255,40 +255,73 @@ fn program(dir: &Dir, daemon: &PrivateDaemon, rest: &str) -> (Program, SocketAdd
     (Program(child), address.expect("the relay says where it listens"))
 }
 
-/// A relay that is killed at any moment leaves no session and disturbs no engine, and its successor goes on.
+/// Kills of a relay of each machine; KVTIDE_KILLS asks for another number.
+fn kills() -> u64 {
+    std::env::var("KVTIDE_KILLS").map_or(12, |kills| kills.parse().expect("KVTIDE_KILLS is a number"))
+}
+
+/// A relay that is killed while it copies out or brings in leaves no session, disturbs no engine, and its successor goes on.
 #[test]
 fn relays_killed_at_any_moment_cost_nobody_anything() {
-    const ROUNDS: u64 = 12;
     // Each prefix is a run of its own.
     const PREFIXES: u64 = 4;
+    const BLOCKS: u32 = 8;
+    let rounds = kills();
     let prefixes = |round: u64| (0..PREFIXES).map(move |i| u128::from(round * PREFIXES + i));
+    // Killed when nothing, some, or all of it has moved.
+    let moved = |round: u64| round % (PREFIXES + 1) * u64::from(BLOCKS);
+    let copies = "[copy_out]\nwhen = \"stored\"";
+    // Nothing is evicted.
+    let host_bytes = Some((64 << 20) + (rounds * PREFIXES * u64::from(BLOCKS) * (32 << 10)).next_multiple_of(1 << 20));
+    let machine = || {
+        let daemon = PrivateDaemon::start(&DaemonOptions { host_bytes, ..options(&with_relays("a")) }).unwrap();
+        let engine = attach(daemon.socket(), 1, 0, BLOCKS);
+        (daemon, engine)
+    };
     let dir = Dir::new();
-    let (mut first, mut engine) = machine(32);
-    for round in 1..=ROUNDS {
-        let (child, address) = program(&dir, &first, "[copy_out]\nwhen = \"stored\"");
+    let (mut first, mut engine) = machine();
+    for round in 1..=rounds {
+        let (child, address) = program(&dir, &first, copies);
         until_served(address, 1);
-        prefixes(round).for_each(|prefix| store(&mut engine.1, &mut engine.2, prefix, 8, Level::Published));
-        // Killed while nothing, some, or all of it has been copied.
-        until_metric(address, "blocks_out_total", round % (PREFIXES + 1) * 8);
+        prefixes(round).for_each(|prefix| store(&mut engine.1, &mut engine.2, prefix, BLOCKS, Level::Published));
+        until_metric(address, "blocks_out_total", moved(round));
         drop(child); // kill -9
-        prefixes(round).for_each(|prefix| load(&mut engine.1, &mut engine.2, prefix, 8));
+        prefixes(round).for_each(|prefix| load(&mut engine.1, &mut engine.2, prefix, BLOCKS));
     }
     until_status(&mut first, "no relay is left", |status| sessions(status) == (1, 0));
-    let (mut child, address) = program(&dir, &first, "[copy_out]\nwhen = \"stored\"");
+    let (mut child, address) = program(&dir, &first, copies);
     until_served(address, 1);
-    let waiting = |address| metric(address, "blocks_out_total") + metric(address, "blocks_there_total");
+    let there = |address| metric(address, "blocks_out_total") + metric(address, "blocks_there_total");
     let deadline = Instant::now() + BOUND;
-    while waiting(address) < 8 * PREFIXES * ROUNDS {
+    while there(address) < u64::from(BLOCKS) * PREFIXES * rounds {
         assert!(Instant::now() < deadline, "the successor copies what its predecessors did not");
     }
     rustix::process::kill_process(rustix::process::Pid::from_child(&child.0), Signal::TERM).unwrap();
     assert!(child.0.wait().unwrap().success());
-    let (second, mut other) = machine(32);
+
+    let (mut second, mut other) = machine();
+    for round in 1..=rounds {
+        let (child, address) = program(&dir, &second, "");
+        until_served(address, 1);
+        for prefix in prefixes(round) {
+            assert_eq!(recall(address, &hashes(prefix, BLOCKS), Duration::ZERO).0, 200);
+        }
+        until_metric(address, "blocks_in_total", moved(round));
+        drop(child); // kill -9
+        for prefix in prefixes(round) {
+            match found(&mut other, prefix, BLOCKS) {
+                0 => {}
+                came => load(&mut other.1, &mut other.2, prefix, came),
+            }
+        }
+    }
+    until_status(&mut second, "no relay is left", |status| sessions(status) == (1, 0));
     let here = relay(&dir, &second, "");
     until_served(here.listen(), 1);
-    for prefix in (1..=ROUNDS).flat_map(prefixes) {
-        assert_eq!(recall(here.listen(), &hashes(prefix, 8), BOUND).1, "{\"done\":true,\"blocks\":8}");
-        load(&mut other.1, &mut other.2, prefix, 8);
+    for prefix in (1..=rounds).flat_map(prefixes) {
+        let whole = format!("{{\"done\":true,\"blocks\":{BLOCKS}}}");
+        assert_eq!(recall(here.listen(), &hashes(prefix, BLOCKS), BOUND).1, whole);
+        load(&mut other.1, &mut other.2, prefix, BLOCKS);
     }
 }
 

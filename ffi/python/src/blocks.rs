@@ -296,6 +296,12 @@ pub fn hash(what: Arguments<'_>, bytes: &[u8]) -> PyResult<u128> {
     }
 }
 
+/// Return the hash for a block that is to stay on its machine: `kvtide._native.local_hash`.
+#[pyfunction]
+pub fn local_hash(given: &[u8]) -> PyResult<[u8; HASH_BYTES]> {
+    Ok(kvtide_wire::hello::local_hash(hash(format_args!("hash"), given)?).to_le_bytes())
+}
+
 /// Parse hashes, given concatenated or as an iterable.
 ///
 /// # Errors

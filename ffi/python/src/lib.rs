@@ -42,6 +42,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(cuda::attention_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(cuda::gpu_report, module)?)?;
     module.add_function(wrap_pyfunction!(session::attach, module)?)?;
+    module.add_function(wrap_pyfunction!(blocks::local_hash, module)?)?;
     module.add_function(wrap_pyfunction!(attention::attend, module)?)?;
     module.add_function(wrap_pyfunction!(attention::use_openmp, module)?)?;
     module.add_function(wrap_pyfunction!(attention::attend_mass, module)?)?;

@@ -42,7 +42,7 @@ def test_keys_stay() -> None:
         "blocks_per_chunk",
     }  # fmt: skip
     assert keys(TierConfig) == COMMON | {"timeout_s", "store_permille", "epoch", "private"}
-    assert keys(StorageConfig) == COMMON | {"timeout_s", "nodes"}
+    assert keys(StorageConfig) == COMMON | {"timeout_s", "remote_timeout_s", "nodes"}
 
 
 def test_every_key_is_documented() -> None:

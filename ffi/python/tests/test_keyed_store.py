@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -11,12 +13,14 @@ import torch
 from conftest import space
 
 from kvtide import errors
-from kvtide.daemon import PrivateDaemon
-from kvtide.keyed_store import BlockMemory, KeyedStore, Target
+from kvtide.daemon import PrivateDaemon, PrivateRelay
+from kvtide.keyed_store import LOCAL, BlockMemory, KeyedStore, Target, key_hash
 from kvtide.keyed_store.store import CHANNELS, DEPTH
 from kvtide.keyed_store.memory import PLANE_BYTES_MAX
 
 BLOCKS = 16
+#: Time that nothing takes.
+BOUND = 60.0
 
 
 def memory(block_bytes: int, pieces: int = 1, count: int = BLOCKS) -> tuple[torch.Tensor, BlockMemory]:
@@ -35,6 +39,11 @@ def target(socket: Path, name: str, blocks: BlockMemory) -> Target:
 
 def names(count: int) -> list[bytes]:
     return [f"key {index}".encode() for index in range(count)]
+
+
+def test_keys_of_this_machine_alone_are_marked() -> None:
+    assert [key_hash(key)[-4:] == b"\xff" * 4 for key in (b"a", LOCAL + b"a", b"b", LOCAL)] == [False, True, False, True]
+    assert key_hash(LOCAL + b"a") != key_hash(LOCAL + b"b")
 
 
 def test_blocks_are_cut_into_planes_of_one_size() -> None:
@@ -65,7 +74,7 @@ def test_what_was_stored_is_loaded(daemon: PrivateDaemon, request: pytest.Fixtur
     for index in range(10):
         assert torch.equal(tensor[:, index + 3], before[:, index]) is (index != 4)
     assert keyed.counts() == {
-        "looked_up": 20, "found": 9, "load_asked": 12, "loaded": 9, "store_asked": 9, "stored": 9, "outages": 0
+        "looked_up": 20, "found": 9, "recalled": 0, "load_asked": 12, "loaded": 9, "store_asked": 9, "stored": 9, "outages": 0
     }  # fmt: skip
     with pytest.raises(ValueError, match="one block per key"):
         keyed.load(keys, [0])
@@ -146,4 +155,54 @@ def test_threads_of_a_daemon_that_dies_see_misses_and_true_bytes(request: pytest
         assert keyed.counts()["outages"] == 1
         # Stores did not change the engine's memory.
         assert torch.equal(tensor[:, :8], before[:, :8])
+        keyed.close()
+
+
+def test_blocks_of_another_machine_are_brought_in(tmp_path: Path) -> None:
+    there, stored = memory(4096, count=40)
+    here, brought = memory(4096, count=40)
+    keys = names(40)
+    def start() -> PrivateDaemon:
+        return PrivateDaemon(64 << 20, slab_bytes=4 << 20, relay=True)
+
+    with start() as first, start() as second:
+        one = KeyedStore(target(first.socket, "remote", stored), "one")
+        two = KeyedStore(target(second.socket, "remote", brought), "two", remote_timeout=BOUND)
+        there.random_(0, 256)
+        # All but one.
+        assert all(one.store(keys[:30] + keys[31:], [*range(30), *range(31, 40)]))
+        assert one.recall(keys[30:31]) == 0, "without a timeout no relay is asked"
+        deadline = time.monotonic() + BOUND
+        with PrivateRelay(first, tmp_path, config='[copy_out]\nwhen = "stored"\n') as relay:
+            while relay.metrics()["kvtide_relay_blocks_out_total"] < 39:
+                assert time.monotonic() < deadline, relay.log()
+        with PrivateRelay(second, tmp_path) as relay:
+            # It may not know the space yet.
+            while relay.metrics().get("kvtide_relay_spaces", 0) < 1:
+                assert time.monotonic() < deadline, relay.log()
+            assert two.recall(keys) == 30
+            assert two.exists(keys[:31]) == [True] * 30 + [False]
+            assert two.recall(keys[31:]) == 9
+            assert two.load(keys, range(40)) == [index != 30 for index in range(40)]
+            assert all(torch.equal(here[:, index], there[:, index]) for index in range(40) if index != 30)
+            assert two.counts()["recalled"] == 39
+            # What no machine has costs one question.
+            asked = relay.metrics()["kvtide_relay_blocks_recalled_total"]
+            assert two.recall([b"nowhere", *keys]) == 0
+            assert relay.metrics()["kvtide_relay_blocks_recalled_total"] == asked + 1
+        one.close(), two.close()
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_relay_that_does_not_answer_delays_a_call_by_its_timeout(there: bool, caplog: pytest.LogCaptureFixture) -> None:
+    with PrivateDaemon(64 << 20, slab_bytes=4 << 20, relay=True) as daemon, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as hung:
+        if there:
+            hung.bind(str(daemon.relay_socket))
+            hung.listen()
+        keyed = KeyedStore(target(daemon.socket, "hung", memory(4096)[1]), "test", remote_timeout=0.05)
+        # After three questions without an answer, the relay is left alone: this ends, with one line in the log.
+        for _ in range(100):
+            assert keyed.recall(names(3)) == 0
+        lines = [record.getMessage() for record in caplog.records if "other machines" in record.getMessage()]
+        assert len(lines) == 1 and "kvtide test: " in lines[0], lines
         keyed.close()

@@ -12,6 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests_vllm"))
 
+from kvtide.daemon import PrivateDaemon  # noqa: E402
 from place import Place  # noqa: E402
 
 torch = pytest.importorskip("torch")
@@ -52,7 +53,7 @@ def host_pool(kind: str, layout: str, **changes: Any) -> Any:
         return MLATokenToKVPoolHost(info, 2.0, 0, PAGE, layout, target_layer_num=LAYERS, **host)
 
 
-def config(place: Place, mla: bool = False, tp: tuple[int, int] = (0, 1), **extra: Any) -> HiCacheStorageConfig:
+def config(place: Place | PrivateDaemon, mla: bool = False, tp: tuple[int, int] = (0, 1), **extra: Any) -> HiCacheStorageConfig:
     """Return the configuration that SGLang's cache controller passes to a backend."""
     known = {"backend_name": "kvtide", "module_path": "kvtide.sglang", "class_name": "KvtideStorage", "interface_v1": 1}
     return HiCacheStorageConfig(

@@ -13,6 +13,7 @@ import torch
 from conftest import LAYOUTS, PAGE, config, host_pool
 from kvtide.sglang import pools
 from place import MIB, Place, until
+from kvtide.daemon import PrivateDaemon, PrivateRelay
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo, PoolHitPolicy, PoolName, PoolTransfer
 
 Opened = Callable[..., Any]
@@ -138,6 +139,38 @@ def test_every_rank_finds_what_one_stored_of_latent_kv(place: Place, opened: Ope
     assert ranks[0].batch_set_v1(names, slots(range(3))) == [True] * 3
     assert ranks[1].batch_get_v1(names, slots(range(3))) == [True] * 3
     assert all(torch.equal(page(pools[0], i), page(pools[1], i)) for i in range(3))
+
+
+def test_pages_of_another_machine_are_found(tmp_path: Path, opened: Opened) -> None:
+    pool, other = host_pool("mha", "page_first"), host_pool("mha", "page_first")
+    draft, other_draft = (host_pool("mha", "page_first", head_num=1) for _ in range(2))
+    names = hashes(0, 6)
+    fill(pool, 20), fill(draft, 21)
+    before, before_draft = ([page(of, index) for index in range(6)] for of in (pool, draft))
+
+    def start() -> PrivateDaemon:
+        return PrivateDaemon(64 << 20, slab_bytes=4 << 20, relay=True)
+
+    with start() as first, start() as second:
+        backend = opened(config(first), pool)
+        backend.register_mem_host_pool_v2(draft, PoolName.DRAFT)
+        assert backend.batch_set_v1(names, slots(range(6))) == [True] * 6
+        state = PoolTransfer(PoolName.DRAFT, slots([4, 5]), keys=names[4:], hit_policy=PoolHitPolicy.TRAILING_PAGES)
+        assert backend.batch_set_v2([state]) == {PoolName.DRAFT: [True] * 2}
+        with PrivateRelay(first, tmp_path, config='[copy_out]\nwhen = "stored"\n') as relay:
+            until(lambda: relay.metrics()["kvtide_relay_blocks_out_total"] >= 8, "copies")
+        there = opened(config(second, remote_timeout_s=60), other)
+        there.register_mem_host_pool_v2(other_draft, PoolName.DRAFT)
+        with PrivateRelay(second, tmp_path) as relay:
+            until(lambda: relay.metrics()["kvtide_relay_spaces"] >= 2, "two spaces")
+            assert there.batch_exists([*names[:2], "nowhere", *names[2:]]) == 2
+            found = there.batch_exists_v2([*names, "nowhere"], [state])
+            assert (found.kv_hit_pages, found.restorable_prefix_pages) == (6, [6])
+        assert there.batch_get_v1(names, slots(range(20, 26))) == [True] * 6
+        state = PoolTransfer(PoolName.DRAFT, slots([24, 25]), keys=names[4:])
+        assert there.batch_get_v2([state]) == {PoolName.DRAFT: [True] * 2}
+    assert all(torch.equal(page(other, 20 + index), before[index]) for index in range(6))
+    assert all(torch.equal(page(other_draft, 20 + index), before_draft[index]) for index in (4, 5))
 
 
 def test_several_pools(place: Place, opened: Opened) -> None:
@@ -305,7 +338,7 @@ def test_statistics(place: Place, opened: Opened) -> None:
     assert stats.backup_bandwidth[0] > 0 < stats.prefetch_bandwidth[0]
     assert backend.get_stats().backup_pgs == []
     assert backend.counts()["kv"] == {
-        "looked_up": 0, "found": 0, "load_asked": 4, "loaded": 4, "store_asked": 4, "stored": 4, "outages": 0
+        "looked_up": 0, "found": 0, "recalled": 0, "load_asked": 4, "loaded": 4, "store_asked": 4, "stored": 4, "outages": 0
     }  # fmt: skip
 
 

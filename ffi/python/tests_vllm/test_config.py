@@ -108,10 +108,12 @@ def test_a_key_depends_on_the_block_the_epoch_and_the_adapter() -> None:
         Keys(EPOCH_0, b"a" * 32).key(block),
         Keys(named_epoch("step 1")).key(block),
         Keys(new_epoch()).key(block),
+        Keys(EPOCH_0, local=True).key(block),
     ]
     assert len(set(made)) == len(made)
     assert {len(key) for key in made} == {HASH_BYTES}
     assert Keys(named_epoch("step 1")).key(block) == made[3], "the same in every process"
+    assert [key[-4:] == b"\xff" * 4 for key in made] == [False] * 5 + [True], "relays know local blocks by it"
 
 
 def test_keys_are_those_of_the_last_hash_in_a_block() -> None:

@@ -18,8 +18,22 @@ pub const WAIT_MS_MAX: u32 = 3_600_000;
 /// Maximum hashes of a [`Note`]; fewer if their tokens need the room.
 pub const NOTE_HASHES_MAX: usize = 256;
 const HASH_BYTES: usize = 16;
+/// Highest 32 bits of the hashes of blocks that stay on their machine.
+const LOCAL: u128 = 0xffff_ffff << 96;
 /// Bytes of the other fields of an [`Ask`].
 const ASK_FIELDS: usize = 4 + 4 + 2 + 2 + 2;
+
+/// Return the hash for a block that is to stay on its machine, because no other machine can use it: relays do not copy it.
+#[must_use]
+pub const fn local_hash(hash: u128) -> u128 {
+    hash | LOCAL
+}
+
+/// Return whether the block with this hash stays on its machine. Of other blocks, one in 2^32 does too.
+#[must_use]
+pub const fn is_local(hash: u128) -> bool {
+    hash & LOCAL == LOCAL
+}
 
 /// First message of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -21,6 +21,6 @@ from __future__ import annotations
 
 from .memory import BlockMemory
 from .reconnect import Target
-from .store import CHANNELS, KeyedStore, key_hash
+from .store import CHANNELS, LOCAL, KeyedStore, key_hash
 
-__all__ = ["CHANNELS", "BlockMemory", "KeyedStore", "Target", "key_hash"]
+__all__ = ["CHANNELS", "LOCAL", "BlockMemory", "KeyedStore", "Target", "key_hash"]

@@ -77,6 +77,7 @@ class Connection:
         self._state = threading.Lock()
         self._session: kvtide.Session | None = None
         self._channels: list[kvtide.Channel] = []
+        self._relay: kvtide.Relay | None = None
         self._lost: kvtide.Session | None = None
         #: Held while a lost session is being detached.
         self._detaching = threading.Lock()
@@ -96,6 +97,12 @@ class Connection:
             return session is not None
         self.lose(session, GONE)
         return False
+
+    @property
+    def relay(self) -> kvtide.Relay | None:
+        """Return the relay of the session; None without a daemon, or if it names none. One thread at a time may use it."""
+        with self._state:
+            return self._relay if self._session is not None else None
 
     @contextmanager
     def channel(self, index: int) -> Iterator[kvtide.Channel | None]:
@@ -190,8 +197,13 @@ class Connection:
             again, self._said = self._said is not None, None
         if again:  # before the session becomes visible and can be lost, so that log lines are in order
             logger.warning("kvtide %s: attached again", self._what)
+        try:
+            relay = session.relay()
+        except errors.Error as error:
+            logger.warning("kvtide %s: the relay is not asked: %s", self._what, error)
+            relay = None
         with self._state:
-            self._session, self._channels = session, channels
+            self._session, self._channels, self._relay = session, channels, relay
         return True
 
     def _say(self, text: str) -> None:

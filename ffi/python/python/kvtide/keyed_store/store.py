@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 import kvtide
 from kvtide import errors
+from kvtide._native import local_hash
 
 from . import pipeline
 from .reconnect import GONE, Connection, Target
+from .remote import Remote
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +33,14 @@ LEASE_S = 60.0
 ORDINARY = (errors.NotFound, errors.NoSpace, errors.NotAdmitted, errors.Corrupt, errors.TransferFailed, errors.Lost, errors.Busy)
 
 
+#: Keys that begin with this have blocks that no other machine can use, so relays do not copy them.
+LOCAL = b"local to this machine "
+
+
 def key_hash(key: bytes) -> bytes:
     """Return the 16-byte hash under which a key's block is cached."""
-    return hashlib.blake2b(key, digest_size=16, person=b"kvtide-keyed").digest()
+    digest = hashlib.blake2b(key, digest_size=16, person=b"kvtide-keyed").digest()
+    return local_hash(digest) if key.startswith(LOCAL) else digest
 
 
 def _copied(answer: kvtide.Completion) -> bool:
@@ -44,14 +51,24 @@ def _copied(answer: kvtide.Completion) -> bool:
 class KeyedStore:
     """Cached blocks of an engine's memory, under keys. Thread-safe; calls of one kind run one after another."""
 
-    def __init__(self, target: Target, what: str, *, timeout: float = 10.0, level: kvtide.Level = kvtide.Level.PUBLISHED) -> None:
+    def __init__(
+        self,
+        target: Target,
+        what: str,
+        *,
+        timeout: float = 10.0,
+        level: kvtide.Level = kvtide.Level.PUBLISHED,
+        remote_timeout: float = 0.0,
+    ) -> None:
         """Attach to `target`; `what` names the blocks in the log.
 
-        `timeout` (seconds) bounds each call. `level` is the level at which a store is complete.
+        `timeout` (seconds) bounds each call, except `recall`, which `remote_timeout` bounds (0: no relay is asked). `level` is the level at
+        which a store is complete.
 
         Raise `Invalid`, `WrongVersion`, `NotPermitted` or `TooBig` if the daemon rejects the first attempt to attach.
         """
         self._connection = Connection(target, what)
+        self._remote = Remote(self._connection, what, remote_timeout)
         self._what, self._timeout, self._level = what, timeout, level
         self._depth = min(WINDOW, target.depth // 2)
         self._counts: Counter[str] = Counter()
@@ -71,6 +88,13 @@ class KeyedStore:
             return isinstance(answer.result, kvtide.LookupResult) and answer.result.blocks == 1
 
         return self._call(LOOKUP, "looked_up", "found", keys, [0] * len(keys), lambda c, k, _, left: flow(c, k, left))
+
+    def recall(self, keys: Sequence[bytes]) -> int:
+        """Have blocks of other machines brought in. Return how many of the keys, from the first on, have a cached block then."""
+        came = self._remote.recall([key_hash(key) for key in keys])
+        with self._counts_lock:
+            self._counts["recalled"] += came
+        return came
 
     def load(self, keys: Sequence[bytes], blocks: Sequence[int]) -> list[bool]:
         """Copy each key's block into the engine's block at the same index of `blocks`. Return, for each key, whether all bytes
@@ -109,10 +133,10 @@ class KeyedStore:
         return self._call(STORE, "store_asked", "stored", keys, blocks, flow)
 
     def counts(self) -> dict[str, int]:
-        """Return block counts since the start (looked_up, found, load_asked, loaded, store_asked, stored), and outages."""
+        """Return block counts since the start (looked_up, found, recalled, load_asked, loaded, store_asked, stored), and outages."""
         with self._counts_lock:
             counts = dict(self._counts)
-        names = ("looked_up", "found", "load_asked", "loaded", "store_asked", "stored")
+        names = ("looked_up", "found", "recalled", "load_asked", "loaded", "store_asked", "stored")
         return {name: counts.get(name, 0) for name in names} | {"outages": self._connection.outages}
 
     def close(self) -> None:

@@ -26,10 +26,12 @@ class StorageConfig(AdapterConfig):
 
     WHERE = "the storage backend's extra configuration"
     ENGINE_KEYS = SGLANG_KEYS
-    ZERO_ALLOWED = ("nodes",)
+    ZERO_ALLOWED = ("nodes", "remote_timeout_s")
 
     #: Limit of one call for a batch of pages (lookup, load or store). Then the remaining pages fail.
     timeout_s: float = 10.0
+    #: Time that a lookup waits for pages of other machines, if the daemon names a relay. 0: no relay is asked.
+    remote_timeout_s: float = 2.0
     #: Machines that the ranks run on. A daemon knows only the ranks of its own machine. With several machines each rank's pages are
     #: stored by themselves, not as parts of one block. 0: SGLang's `--nnodes`.
     nodes: int = 0

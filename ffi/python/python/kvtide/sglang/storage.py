@@ -28,7 +28,7 @@ from sglang.srt.mem_cache.hicache_storage import (
     PoolTransferResult,
 )
 
-from kvtide.keyed_store import KeyedStore, Target
+from kvtide.keyed_store import LOCAL, KeyedStore, Target
 from kvtide.keyed_store.store import CHANNELS, DEPTH
 
 from . import pools
@@ -55,7 +55,10 @@ class _Pool:
         self.target = Target(
             config.socket, space, self.memory, config.token_file, channels=CHANNELS, depth=DEPTH, timeout=config.attach_timeout_s
         )
-        self.blocks = KeyedStore(self.target, f"pool {space.name!r}", timeout=config.timeout_s, level=config.level)
+        what = f"pool {space.name!r}"
+        self.blocks = KeyedStore(
+            self.target, what, timeout=config.timeout_s, level=config.level, remote_timeout=config.remote_timeout_s
+        )
         self.config = config
         logger.info(
             "kvtide: pool %r: %d pages of %d bytes in %d pieces, shard %d of %d; fingerprint of %s",
@@ -125,7 +128,7 @@ class KvtideStorage(HiCacheStorage):
     # Pages in place.
 
     def batch_exists(self, keys: list[str], extra_info: HiCacheStorageExtraInfo | None = None) -> int:
-        """Return how many of the keys, from the first on, have a cached KV page."""
+        """Return how many of the keys, from the first on, have a cached KV page. It waits `remote_timeout_s` for those of other machines."""
         return self._leading(self._pool(KV), keys)
 
     def batch_get_v1(
@@ -167,8 +170,13 @@ class KvtideStorage(HiCacheStorage):
         if transfer.hit_policy != PoolHitPolicy.TRAILING_PAGES:
             raise ValueError(f"kvtide: hit policy {transfer.hit_policy} of pool {transfer.name} is not supported")
         needed, run, fits = max(1, len(transfer.keys or ())), 0, set()
-        for length, there in enumerate(pool.blocks.exists(self._keys(keys)), start=1):
-            run = run + 1 if there else 0
+        there = pool.blocks.exists(self._keys(keys))
+        last = keys[-needed:]
+        # Other machines are asked for the longest prefix only.
+        if not all(there[-needed:]) and pool.blocks.recall(self._keys(last)) == len(last):
+            there[-needed:] = [True] * len(last)
+        for length, found in enumerate(there, start=1):
+            run = run + 1 if found else 0
             if run >= min(needed, length):
                 fits.add(length)
         return fits
@@ -190,11 +198,13 @@ class KvtideStorage(HiCacheStorage):
         return [prefix + key.encode() for key in keys]
 
     def _leading(self, pool: _Pool, keys: Sequence[str]) -> int:
-        """Return how many of the keys, from the first on, have a cached page."""
+        """Return how many of the keys, from the first on, have a cached page. Pages that are missing here are brought in from other
+        machines."""
         for start in range(0, len(keys), LOOKUPS):
             there = pool.blocks.exists(self._keys(keys[start : start + LOOKUPS]))
             if not all(there):
-                return start + there.index(False)
+                found = start + there.index(False)
+                return found + pool.blocks.recall(self._keys(keys[found:]))
         return len(keys)
 
     def _move(self, pool: _Pool, keys: Sequence[str], host_indices: Any, *, load: bool) -> list[bool]:
@@ -258,7 +268,7 @@ class KvtideStorage(HiCacheStorage):
         """Hide all pages stored until now from all ranks of this server. Their memory is freed by eviction."""
         with self._lock:
             self._cleared += 1
-            self._prefix = cleared(self._cleared)
+            self._prefix = LOCAL + cleared(self._cleared)
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Return each pool's counts: see `KeyedStore.counts`."""

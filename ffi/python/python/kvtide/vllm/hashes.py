@@ -6,6 +6,8 @@ import hashlib
 import os
 from collections.abc import Sequence
 
+from .._native import local_hash
+
 #: Bytes of a hash in kvtide.
 HASH_BYTES = 16
 #: Bytes of an epoch. An epoch identifies a generation of the weights.
@@ -33,22 +35,24 @@ def named_epoch(name: str | None) -> bytes:
 
 
 class Keys:
-    """Derives kvtide hashes from vLLM's, for one epoch and, if its digest is given, one adapter.
+    """Derives kvtide hashes from vLLM's, for one epoch and, if its digest is given, one adapter. `local`: no other machine can use the
+    blocks, so relays do not copy them.
 
     vLLM's own hash already holds the tokens of the whole prefix, the salt, multimodal content and the adapter's name.
     """
 
-    def __init__(self, epoch: bytes, adapter: bytes = b"") -> None:
+    def __init__(self, epoch: bytes, adapter: bytes = b"", *, local: bool = False) -> None:
         if len(epoch) != EPOCH_BYTES:
             raise ValueError(f"an epoch has {EPOCH_BYTES} bytes, not {len(epoch)}")
         self._base = hashlib.blake2b(key=epoch, digest_size=HASH_BYTES, person=b"kvtide-vllm-key")
         self._base.update(len(adapter).to_bytes(1, "little") + adapter)
+        self._local = local
 
     def key(self, block_hash: bytes) -> bytes:
         """Return the 16-byte hash of one block."""
         state = self._base.copy()
         state.update(block_hash)
-        return state.digest()
+        return local_hash(state.digest()) if self._local else state.digest()
 
     def extend(self, keys: bytearray, block_hashes: Sequence[bytes], every: int) -> None:
         """Append the hashes of the blocks that `keys` lacks. A block spans `every` of vLLM's hashes and uses the last of them."""

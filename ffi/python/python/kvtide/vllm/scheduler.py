@@ -223,7 +223,7 @@ class SchedulerHalf:
             adapter = self._lora.digest(request.lora_request, request.request_id)
             if adapter is None:
                 return None, False
-            keys = None if self._stale or isinstance(adapter, Exception) else Keys(self._epoch, adapter)
+            keys = None if self._stale or isinstance(adapter, Exception) else Keys(self._epoch, adapter, local=self._alone)
             limits = RequestLimits.of(getattr(request, "kv_transfer_params", None))
             tracked = self._tracked[request.request_id] = Tracked(request, keys, over=keys is None, limits=limits)
         if tracked.keys is None or tracked.failed:

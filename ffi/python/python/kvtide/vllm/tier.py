@@ -41,7 +41,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, Tra
 
 import kvtide
 from kvtide import identity, weights
-from kvtide.keyed_store import BlockMemory, KeyedStore, Target
+from kvtide.keyed_store import LOCAL, BlockMemory, KeyedStore, Target
 from kvtide.keyed_store.store import CHANNELS, DEPTH
 
 from . import hashes, tier_config
@@ -217,7 +217,7 @@ class KvtideTier(SecondaryTierManager):
         """
         self._jobs.drain()
         if self._config.epoch is None:
-            self._epoch = self._lookups.epoch = hashes.new_epoch()
+            self._epoch = self._lookups.epoch = LOCAL + hashes.new_epoch()
 
     def shutdown(self) -> None:
         """End the threads and the session. After return nothing accesses vLLM's region."""
