@@ -165,7 +165,7 @@ fn the_remote_bench_reports_its_figures_and_no_wrong_byte() {
     let mut keys = keys_of(&figures);
     keys.sort_unstable();
     assert_eq!(keys, expected);
-    // A proxy stands in front of servers only.
+    // Only servers get a proxy.
     assert!(figures["recovery_s"].is_null(), "{figures}");
     for key in ["found", "loaded"] {
         assert_eq!(figures[key], 1024, "{figures}");

@@ -20,7 +20,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 
-/// Permission bits of the socket. Who may ask is decided by uid and token, as at the daemon's.
+/// Permission bits of the socket. The right to ask is decided by uid and token, as at the daemon's.
 const MODE: u32 = 0o666;
 /// Engines at a time.
 const CONNECTIONS_MAX: usize = 256;
@@ -72,7 +72,7 @@ fn token(path: &Path) -> Result<Token, Error> {
     kvtide_wire::os::token::read(&mut file, path).map_err(|error| failed(error.to_string()))
 }
 
-/// Who may ask.
+/// The engines that may ask.
 struct Access {
     uids: Vec<u32>,
     tokens: Vec<Token>,
@@ -326,7 +326,7 @@ impl Connection<'_> {
     }
 }
 
-/// Answer a question. Nobody waits for an answer after the question's time.
+/// Answer a question. No engine waits for an answer after the question's time.
 async fn question(spaces: &Spaces, domain: usize, fingerprint: [u8; 32], ask: Ask, answers: &mpsc::Sender<Answer>) {
     let domain = Some(spaces.shared.config.domains[domain].name.as_str());
     let until = Instant::now() + Duration::from_millis(ask.wait_ms.into());

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 /// Microseconds of a day.
 const DAY_US: i128 = 24 * 3600 * 1_000_000;
-/// What was not spent is saved for an hour, as by the daemon's write budget: a whole night's savings would go to the first prefixes of
+/// Savings are kept for an hour, as by the daemon's write budget: a whole night's savings would go to the first prefixes of
 /// the morning.
 const SAVED_US: i128 = 3600 * 1_000_000;
 
-/// What a copy costs, or a day may.
+/// Costs of a copy, or of a day.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Bytes of objects.
@@ -87,7 +87,7 @@ impl Bucket {
 
     fn advance(&mut self, now: Duration) {
         let passed = now.saturating_sub(self.at).as_micros() as i128;
-        // What is less than a microsecond counts the next time.
+        // The rest below a microsecond counts the next time.
         self.at += Duration::from_micros(passed as u64);
         self.add(passed.min(2 * DAY_US) * self.per_day);
     }

@@ -116,7 +116,7 @@ pub struct Endpoint {
     usage: Mutex<Usage>,
 }
 
-/// Whether a store is used.
+/// State of a store's use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// When that began.

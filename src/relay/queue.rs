@@ -78,7 +78,7 @@ impl Recall {
     }
 }
 
-/// What a recall will bring.
+/// Expected result of a recall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// Blocks of the prefix that will be cached.

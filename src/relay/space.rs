@@ -62,7 +62,7 @@ pub struct Shared {
     pub counters: Arc<Counters>,
     /// KV events for routers, if they are on.
     pub events: Option<Arc<Events>>,
-    /// What copies to the store may cost.
+    /// Budget of copies to the store.
     pub spending: Arc<Spending>,
 }
 
@@ -303,7 +303,7 @@ impl Pace {
         measured.filter(|(_, at)| at.elapsed() < PACE_KEPT).map(|(mean, _)| mean)
     }
 
-    /// Return the expected time of so many blocks; `None` without a measurement.
+    /// Return the expected time of this number of blocks; `None` without a measurement.
     fn of(&self, blocks: usize) -> Option<Duration> {
         self.mean().map(|each| each.saturating_mul(u32::try_from(blocks).unwrap_or(u32::MAX)))
     }
@@ -454,7 +454,7 @@ impl Inner {
         }
     }
 
-    /// Count a run that is not copied. The next use of its prefix asks for it again.
+    /// Count a run that is not copied. The next use of its prefix queues it again.
     fn give_up(&self, run: &[BlockKey], reason: NotOut) {
         add(&self.shared.counters.blocks_not_out[reason as usize], run.len());
         self.chains().give_back(run);
@@ -552,7 +552,7 @@ impl Copier {
             return;
         };
         let run = &keys_of(&share.hashes)[first as usize..(first + len) as usize];
-        // Somebody waits for it, so it goes before what waits in the queue; but not beyond the budget.
+        // An engine waits for it, so it goes before the runs of the queue; but not beyond the budget.
         let copied = match inner.may_go(run) {
             Ok(()) => self.copy_and_count(run),
             Err(_) => Err(Failed::Gone("the store or the budget takes none now".into())),

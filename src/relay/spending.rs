@@ -1,4 +1,4 @@
-//! What copies to the store may cost: the budget with a clock, shared by all spaces, and its line in the log.
+//! Costs of copies to the store: the budget with a clock, shared by all spaces, and its line in the log.
 
 use crate::budget::{Budget, Cost};
 use crate::config::CopyOut;

@@ -344,7 +344,7 @@ fn one_user_cannot_take_all_places() {
     }
 }
 
-/// What breaks the protocol ends its own connection, with the reason.
+/// A message that breaks the protocol ends its own connection, with the reason.
 #[test]
 fn messages_that_make_no_sense_end_their_connection() {
     let dir = Dir::new();

@@ -395,7 +395,7 @@ fn copies_wait_for_the_budget_of_a_day() {
         assert_eq!(metric(relay.listen(), "blocks_out_total"), 8, "{budget}");
         assert_eq!(metric(relay.listen(), "waiting_runs"), 3, "{budget}");
         assert_eq!(metric(relay.listen(), "store_writes_total"), 1, "{budget}");
-        // What comes in is not limited.
+        // Blocks that come in are not limited.
         let (second, mut other) = machine(32);
         let here = self::relay(&dir, &second, &format!("[copy_out]\n{budget}"));
         until_served(here.listen(), 1);

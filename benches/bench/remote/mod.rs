@@ -113,8 +113,8 @@ pub(super) fn measure(args: &RemoteArgs) -> Result<Report, BenchError> {
     progress("an engine beside a relay that copies");
     let copying = beside::copying(&bench)?;
     report_beside(&mut report, "copying", "beside a relay that copies ÷ beside equal writes", copying);
-    progress("an engine beside a relay whose store hangs");
-    report_beside(&mut report, "hung", "beside a relay whose store hangs ÷ without", beside::hung(&bench)?);
+    progress("an engine beside a relay with a hung store");
+    report_beside(&mut report, "hung", "beside a relay with a hung store ÷ without", beside::hung(&bench)?);
     let what = "first remote hit after an outage";
     match bench.target.plain_server() {
         Some(server) => {

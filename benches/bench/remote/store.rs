@@ -52,7 +52,7 @@ impl Target {
         self.url.starts_with("redis")
     }
 
-    /// Return the address of a server that a proxy can stand in front of.
+    /// Return the address of a server that a proxy can forward to.
     pub(super) fn plain_server(&self) -> Option<String> {
         let url = url::Url::parse(&self.url).ok().filter(|url| url.scheme() == "redis")?;
         Some(format!("{}:{}", url.host_str()?, url.port().unwrap_or(6379)))
@@ -182,7 +182,7 @@ impl Raw {
     }
 }
 
-/// What to do with objects.
+/// Operation on objects.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Way {
     Put,

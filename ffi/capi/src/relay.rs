@@ -93,7 +93,7 @@ pub unsafe extern "C" fn kvt_relay_open(client: *const kvt_client, relay: *mut *
     })
 }
 
-/// Close a connection. Its questions have no answer any more; the relay goes on with what it has begun.
+/// Close a connection. Its questions have no answer any more; the relay finishes the copies that it has begun.
 ///
 /// @param relay  Connection.
 /// @return `KVT_OK`; `KVT_EINVAL` if the handle is already closed.
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn kvt_relay_share(
 /// @param relay  Connection.
 /// @param question  Its number.
 /// @param timeout_us  Microseconds to wait for its end; 0: do not wait.
-/// @param answer  Receives the answer; before the end, what is expected.
+/// @param answer  Receives the answer; before the end, the expected one.
 /// @return `KVT_OK` if it has ended; `KVT_EAGAIN` if not; `KVT_ENOTFOUND` if there is no answer in time, the relay has
 ///     ended, or there is no such question.
 /// Thread safety: one thread at a time.
@@ -255,7 +255,7 @@ pub extern "C" fn kvt_relay_forget(relay: *mut kvt_relay, question: u32) -> kvt_
 /// @param tokens  Their tokens: `page_tokens` for each block.
 /// @param adapter  Name of the adapter (LoRA) with which they were computed; NULL for none.
 /// @return `KVT_OK` if they were sent, or the relay does not need any; `KVT_EAGAIN` if they cannot be sent now; `KVT_ETOOBIG` if
-///     a page has so many tokens, or the adapter so long a name, that no message holds them.
+///     the tokens of a page, or the name of the adapter, do not fit into a message.
 /// Thread safety: one thread at a time.
 /// Example: `kvt_relay_note(relay, hashes, count, tokens, NULL);`
 ///

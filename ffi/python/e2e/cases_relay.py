@@ -19,7 +19,7 @@ from .daemons import LOOK_S, START_S, STATE_S, Daemon
 from .engines import Answer, Engine
 from .world import Failed, Result, World, check, full
 
-#: Tokens of the prompts whose time to the first token is compared, and their number.
+#: Tokens of the prompts of the comparison of first tokens, and their number.
 TIMED_TOKENS, TIMED_PROMPTS = 4000, 5
 #: Time that a request may wait for the relay where the store is cut, and that a busy machine may add, in seconds.
 CUT_WAIT_S, SLACK_S = 1.0, 5.0
@@ -66,7 +66,7 @@ class Valkey:
 
 @contextlib.contextmanager
 def machine(world: World, store: str, name: str, remote_timeout_s: float) -> Iterator[tuple[Daemon, PrivateRelay, Engine]]:
-    """Run a daemon, its relay, which copies out what is stored, and vLLM."""
+    """Run a daemon, its relay, which copies out all stored blocks, and vLLM."""
     with world.relayed() as daemon, world.relay(daemon, store) as relay:
         with world.engine(name, daemon, connector={"remote_timeout_s": remote_timeout_s}) as engine:
             until(relay, "its space is served", lambda m: m.get("kvtide_relay_feed_gaps_total", 0) >= 1)

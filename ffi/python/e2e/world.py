@@ -119,7 +119,7 @@ class World:
         return self.daemon(nvme_mib=0, config=relay_domain(place / "relay.sock"))
 
     def relay(self, daemon: Daemon, store: str) -> PrivateRelay:
-        """Start the relay of a daemon. It copies out what is stored."""
+        """Start the relay of a daemon. It copies out all stored blocks."""
         from kvtide.daemon import PrivateRelay  # noqa: PLC0415
 
         program = self._kvtided.with_name("kvtide-relay")

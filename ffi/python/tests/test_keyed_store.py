@@ -186,7 +186,7 @@ def test_blocks_of_another_machine_are_brought_in(tmp_path: Path) -> None:
             assert two.load(keys, range(40)) == [index != 30 for index in range(40)]
             assert all(torch.equal(here[:, index], there[:, index]) for index in range(40) if index != 30)
             assert two.counts()["recalled"] == 39
-            # What no machine has costs one question.
+            # Blocks that no machine has cost one question.
             asked = relay.metrics()["kvtide_relay_blocks_recalled_total"]
             assert two.recall([b"nowhere", *keys]) == 0
             assert relay.metrics()["kvtide_relay_blocks_recalled_total"] == asked + 1

@@ -80,12 +80,12 @@ def test_a_prompt_of_one_machine_is_a_hit_on_another(daemons: list[PrivateDaemon
             assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
             counts = second.scheduler.stats.data
             assert (counts["recalls"], counts["recalled_blocks"]) == (1, 5)
-            # What no machine has is asked for once, and then computed.
+            # A prefix that no machine has is asked for once, and then computed.
             other = request("t", hashes("q", 3))
             assert asked(second, other) == (0, False)
             assert asked(second, other) == (0, False)
             assert counts["recalls"] == 2 and "recalls_late" not in counts
-            # What is here already is not asked for.
+            # A prefix that is here already is not asked for.
             assert asked(second, request("u", hashes("p", 5))) == (5 * TOKENS, True)
             assert counts["recalls"] == 2
 
@@ -166,7 +166,7 @@ def test_a_late_lease_is_no_outage(daemons: list[PrivateDaemon], tmp_path: Path,
         channel = half._channel()
 
         class Late:
-            """The channel, whose first lease is late."""
+            """The channel, with a first lease that is late."""
 
             def __getattr__(self, name: str) -> object:
                 return getattr(channel, name)

@@ -109,7 +109,7 @@ impl Watchers {
     }
 }
 
-/// What was read from a relay.
+/// Result of a read from a relay.
 enum Read {
     Nothing,
     State,

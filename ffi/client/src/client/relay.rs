@@ -32,7 +32,7 @@ const LATE_MAX: u32 = 3;
 /// Pause after a failure; it doubles up to the maximum.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// Time between two attempts to send what the socket had no room for, during a wait.
+/// Time between two attempts to send messages for which the socket had no room, during a wait.
 const SEND_AGAIN: Duration = Duration::from_millis(1);
 /// Maximum time of a question.
 const WAIT_MAX: Duration = Duration::from_millis(WAIT_MS_MAX as u64);

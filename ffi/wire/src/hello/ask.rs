@@ -51,7 +51,7 @@ pub struct AskWelcome {
     pub wants_notes: bool,
 }
 
-/// What an engine asks for.
+/// Kind of a question.
 #[repr(u16)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
@@ -68,7 +68,7 @@ pub enum What {
 pub struct Ask {
     /// Number of the question, which the answer repeats.
     pub id: u32,
-    /// What is asked for.
+    /// Its kind.
     pub what: What,
     /// Milliseconds until the answer is of no use any more, at most [`WAIT_MS_MAX`].
     pub wait_ms: u32,
@@ -78,7 +78,7 @@ pub struct Ask {
     pub hashes: Vec<u128>,
 }
 
-/// How far a question is. The first answer may say what is expected; the last one has `done`.
+/// How far a question is. The first answer may be an expectation; the last one has `done`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// Number of the question.

@@ -59,7 +59,7 @@ pub enum Kind {
     SpaceClosed = 10,
     /// Relay that watches to daemon: its state, for the daemon's status.
     RelayState = 11,
-    /// Engine to relay: who asks, and about which space; the first message.
+    /// Engine to relay: token and space; the first message.
     AskHello = 12,
     /// Relay to engine: it answers questions of this engine.
     AskWelcome = 13,

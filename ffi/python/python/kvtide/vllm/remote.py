@@ -17,13 +17,13 @@ logger = logging.getLogger(f"vllm.{__name__}")
 
 #: Time that a step without other work waits for an answer, in seconds. Otherwise an idle scheduler would ask without a pause.
 IDLE_WAIT_S = 0.002
-#: Time for sharing a prefix. Nobody waits for it.
+#: Time for sharing a prefix. No request waits for it.
 SHARE_S = 60.0
 
 
 @dataclass
 class Recall:
-    """A question to the relay whose request waits."""
+    """A question to the relay, for a waiting request."""
 
     relay: Relay
     question: int
