@@ -39,6 +39,7 @@ __all__ = [
     "dequantize",
     "gpu_report",
     "image_bytes",
+    "local_hash",
     "quantize",
     "use_openmp",
 ]
