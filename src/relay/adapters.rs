@@ -7,7 +7,7 @@ use crate::spaces::Spaces;
 use kvtide_types::Status;
 use kvtide_wire::hello::{
     Answer, Ask, AskHello, AskWelcome, Disconnect, MESSAGE_MAX, Note, QUESTION_HASHES_MAX, QUESTIONS_MAX, ToRelay,
-    Token, What,
+    Token, What, is_local,
 };
 use kvtide_wire::os::socket::Listener;
 use std::collections::HashMap;
@@ -334,6 +334,11 @@ async fn question(spaces: &Spaces, domain: usize, fingerprint: [u8; 32], ask: As
         let in_us = within.map_or(0, |within| within.as_micros().clamp(1, u32::MAX.into()) as u32);
         Answer { id: ask.id, done, blocks: u32::try_from(blocks).unwrap_or(u32::MAX), in_us }
     };
+    if ask.what == What::Share && ask.hashes.iter().any(|hash| is_local(*hash)) {
+        // They stay here, however often it is tried.
+        let _ = answers.send(answer(true, 0, None)).await;
+        return;
+    }
     // The engine may have attached just now, and the relay follows it.
     let wait = until.min(Instant::now() + SERVED);
     while !spaces.serves(domain, fingerprint) && Instant::now() < wait {

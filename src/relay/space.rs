@@ -545,9 +545,7 @@ impl Copier {
         let inner = Arc::clone(&self.inner);
         let count = share.hashes.len() as u32;
         let next = runs_of(0, count, inner.run_blocks).into_iter().find(|(first, _)| *first as usize >= share.there);
-        let is_wanted = share.until > Instant::now() && !share.done.is_closed();
-        let may_leave = !share.hashes.iter().any(|hash| is_local(*hash));
-        let Some((first, len)) = next.filter(|_| is_wanted && may_leave) else {
+        let Some((first, len)) = next.filter(|_| share.until > Instant::now() && !share.done.is_closed()) else {
             let _ = share.done.send(share.there);
             return;
         };
