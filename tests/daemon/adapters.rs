@@ -117,6 +117,7 @@ fn blocks_that_no_other_machine_can_use_stay() {
     let own: Vec<u32> = (0..8).collect();
     let stored = first.engine.1.store((0, 0), &local, &own, Level::Published, BOUND).unwrap();
     assert_eq!(stored.status, Status::Ok);
+    until_metric(relay.listen(), "cached_blocks", 8);
     let shared = questions.share(&local, BOUND).unwrap();
     assert_eq!(answer(&mut questions, shared), Progress::Done(0));
     assert_eq!(recall(&mut questions, &local, BOUND), Progress::Done(8), "they are here");
