@@ -114,6 +114,12 @@ pub enum Mutant {
     ScheduledOutOfOrder,
     /// Queued sequences are loaded as soon as they are queued, however far away their due time is.
     ScheduledIgnoresDue,
+    /// The feed does not tell that a block is gone.
+    FeedOmitsRemoved,
+    /// The feed tells of a block of which a shard has no part.
+    FeedTellsPartial,
+    /// A session's first answer from the feed is no gap if the feed has the number.
+    FeedTrustsNumber,
 }
 
 impl Mutant {
@@ -174,6 +180,9 @@ impl Mutant {
         Mutant::ScheduledTakesNeeded,
         Mutant::ScheduledOutOfOrder,
         Mutant::ScheduledIgnoresDue,
+        Mutant::FeedOmitsRemoved,
+        Mutant::FeedTellsPartial,
+        Mutant::FeedTrustsNumber,
     ];
 
     /// Faults that cost only time or memory and never change a result, so a model of the contents cannot detect them.

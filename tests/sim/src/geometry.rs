@@ -58,6 +58,8 @@ pub struct Geometry {
     pub roomy: bool,
     /// Engines' use of their own memory.
     pub own: Own,
+    /// Readers of the feed: sessions with the numbers of replicas after the last one.
+    pub readers: usize,
 }
 
 impl Geometry {
@@ -170,19 +172,33 @@ impl Geometry {
             drops,
             roomy,
             own,
+            // From a generator of its own: episodes without readers stay as they were.
+            readers: Rng::new(rng.clone().bits()).pick(&[0, 0, 0, 0, 0, 0, 1, 2]),
         }
     }
 
     /// Return the tier-0 frames of a replica's session, by class.
     #[must_use]
     pub fn tier0_of(&self, replica: usize) -> Vec<u32> {
-        if self.own.is_bare(replica) { vec![0; self.tier0.len()] } else { self.tier0.clone() }
+        if self.is_bare(replica) { vec![0; self.tier0.len()] } else { self.tier0.clone() }
     }
 
     /// Return the mapped frames of a replica's session in each class.
     #[must_use]
     pub fn mapped_frames_of(&self, replica: usize) -> u32 {
-        if self.own.is_bare(replica) { 0 } else { self.mapped_frames }
+        if self.is_bare(replica) { 0 } else { self.mapped_frames }
+    }
+
+    /// Return whether the sessions of a replica are readers of the feed.
+    #[must_use]
+    pub fn is_reader(&self, replica: usize) -> bool {
+        replica >= self.replicas
+    }
+
+    /// Return whether a replica's sessions have no tier 0.
+    #[must_use]
+    pub fn is_bare(&self, replica: usize) -> bool {
+        self.own.is_bare(replica) || self.is_reader(replica)
     }
 
     /// Return a policy that an operator might choose instead.

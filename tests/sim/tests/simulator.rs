@@ -61,6 +61,16 @@ fn what_the_block_api_must_not_do_is_caught() {
     }
 }
 
+#[test]
+fn what_the_feed_must_not_tell_is_caught_by_its_readers() {
+    for name in ["FeedOmitsRemoved", "FeedTellsPartial", "FeedTrustsNumber"] {
+        let mutant = Mutant::named(name).expect("it exists");
+        let (failure, done) = hunt(6, mutant, 200_000);
+        let failure = failure.unwrap_or_else(|| panic!("{name} survived {done} operations"));
+        assert_eq!(failure.caught, Caught::WrongAnswer, "{}", last_words(&failure));
+    }
+}
+
 /// Return the end of a failure's report: the finding and the command to replay it.
 fn last_words(failure: &Failure) -> String {
     let text = failure.to_string();

@@ -3,6 +3,7 @@
 
 use crate::actions::{ActionBuf, LIST_MAX};
 use crate::api::{FeedEvent, NONE, Status};
+use crate::mutants::{self, Mutant};
 use crate::pages::{Listed, Logged, ShardCopy};
 use crate::requests::{Op, Phase, Work};
 use crate::sessions::Life;
@@ -57,7 +58,7 @@ impl Core {
     /// Tell the events from number `from` on, or wait for one.
     pub(crate) fn follow(&mut self, who: Who, from: u64, due: u64) {
         let s = who.session;
-        let knows = self.sessions[usize::from(s)].follows;
+        let knows = self.sessions[usize::from(s)].follows || mutants::on(Mutant::FeedTrustsNumber);
         // Earlier changes are not in the feed, and `from` may be a number of another session's or another daemon's feed.
         let from = if knows { from } else { u64::MAX };
         let op = Op { work: Work::Follow, tokens: from, ..Op::default() };
@@ -101,7 +102,7 @@ impl Core {
     /// Announce a block that has just got its part of a shard.
     pub(crate) fn announce_stored(&mut self, c: u32) {
         let Some(feed) = &self.feed else { return };
-        if self.is_whole(c) {
+        if self.is_whole(c) || mutants::on(Mutant::FeedTellsPartial) {
             self.add_to_feed(self.stored_event(c, feed.relayed));
         }
     }
@@ -121,7 +122,7 @@ impl Core {
 
     /// Announce that a block leaves the index, unless it was never announced.
     pub(crate) fn announce_removed(&mut self, c: u32) {
-        if self.feed.is_some() && self.is_whole(c) {
+        if self.feed.is_some() && self.is_whole(c) && !mutants::on(Mutant::FeedOmitsRemoved) {
             self.add_to_feed(FeedEvent::Removed { hash: self.index.recs[c as usize].hash() });
         }
     }

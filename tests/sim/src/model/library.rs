@@ -112,6 +112,11 @@ impl Library {
         self.published.get(&hash).is_some_and(|p| p.done == self.all())
     }
 
+    /// Return the blocks that a lookup must find if nothing was ever dropped, in any order.
+    pub fn all_done(&self) -> impl Iterator<Item = u128> {
+        self.published.iter().filter(|(_, p)| p.done == self.all()).map(|(hash, _)| *hash)
+    }
+
     /// Forget all publications, because the daemon died.
     pub fn forget(&mut self) {
         self.published.clear();

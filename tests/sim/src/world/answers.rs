@@ -60,6 +60,10 @@ impl Session {
                 _ => Ok(()),
             };
         }
+        if matches!(pending.op, Op::Follow | Op::ListBlocks) {
+            self.justified(cx, &pending, (status, &list))?;
+            return self.feed_answered(cx, &pending, (status, entry.value, &list));
+        }
         if let Some(asked) = &pending.blocks {
             self.justified(cx, &pending, (status, &list))?;
             return self.blocks_answered(cx, (&pending, asked), status, entry.value, &list);
@@ -121,6 +125,8 @@ impl Session {
             Status::Canceled => pending.cancelled,
             // The room for a step's pages was committed when they were reserved: only copies that never end can keep it waiting. The
             // engine's own pins may have taken all the frames, though.
+            // Nothing has happened.
+            Status::TimedOut if pending.op == Op::Follow => true,
             Status::TimedOut if pending.op == Op::Fault => {
                 faults.endless + faults.refuse + deaths > 0
                     || self.pinned

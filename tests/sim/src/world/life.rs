@@ -53,6 +53,11 @@ impl World {
                 self.cx.queue.after(delay, Ev::Attach { replica, shard });
             }
         }
+        for reader in 0..self.cx.geometry.readers {
+            let (replica, shard) = (self.cx.geometry.replicas + reader, reader as u16 % self.cx.geometry.config.shards);
+            let delay = self.cx.rng.between(0, 2_000);
+            self.cx.queue.after(delay, Ev::Attach { replica, shard });
+        }
         Ok(())
     }
 
@@ -101,6 +106,9 @@ impl World {
         cx.queue.after(exit, Ev::Exit { session: index });
         if *phase == Phase::Running {
             cx.coverage.met(Met::SessionDied);
+            if session.reader.is_some() {
+                cx.coverage.met(Met::FeedReaderDied);
+            }
             if writing {
                 cx.coverage.met(Met::Quarantine);
             }
@@ -194,9 +202,13 @@ impl World {
             Phase::Running if cx.ops >= *ops_max && daemon.is_some() => {
                 cx.say(|| "episode: draining".to_owned());
                 *phase = Phase::Draining { until_us: now + QUIET_US };
-                sessions.iter_mut().for_each(|s| s.draining = true);
+                sessions.iter_mut().for_each(|s| s.draining = s.reader.is_none());
             }
             Phase::Draining { until_us } => {
+                // Readers compare their views with the cache once the engines have left.
+                if sessions.iter().filter(|s| s.alive && s.reader.is_none()).all(Session::quiet) {
+                    sessions.iter_mut().for_each(|s| s.draining = true);
+                }
                 let quiet = sessions.iter().filter(|s| s.alive).all(Session::quiet);
                 if !quiet && now > until_us && cx.faults.endless == 0 {
                     let open: Vec<String> = sessions.iter().filter(|s| s.alive).map(Session::unquiet).collect();

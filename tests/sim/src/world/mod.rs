@@ -18,6 +18,7 @@ mod log_requests;
 mod nonsense;
 mod ops;
 mod pins;
+mod reader;
 mod reattach;
 mod requests;
 mod resize;

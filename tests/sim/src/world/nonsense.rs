@@ -199,9 +199,9 @@ impl Session {
 /// Return whether the engine can continue after a cancel of this request; other requests are sent without waiting.
 fn cancellable(op: Op) -> bool {
     use Op::{
-        Acquire, AttachPrefix, FetchBlocks, Fork, Lease, LoadBlocks, Park, Publish, Reserve, Resume, StoreBlocks,
-        Truncate,
+        Acquire, AttachPrefix, FetchBlocks, Follow, Fork, Lease, LoadBlocks, Park, Publish, Reserve, Resume,
+        StoreBlocks, Truncate,
     };
     let blocks = matches!(op, Lease | LoadBlocks | StoreBlocks | FetchBlocks);
-    blocks || matches!(op, Reserve | Fork | Truncate | Publish | AttachPrefix | Park | Resume | Acquire)
+    blocks || matches!(op, Follow | Reserve | Fork | Truncate | Publish | AttachPrefix | Park | Resume | Acquire)
 }

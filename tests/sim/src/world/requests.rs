@@ -63,6 +63,9 @@ impl Session {
         if cx.rng.chance(cx.faults.cancel) && self.cancel_something(cx, channel) {
             return;
         }
+        if self.reader.is_some() {
+            return self.read_feed(cx, channel);
+        }
         if self.bare || cx.rng.chance(cx.geometry.own.share) {
             return self.use_blocks(cx, channel);
         }

@@ -2,6 +2,7 @@
 
 use super::blocks::{Asked, OwnMemory};
 use super::context::{Check, Context, Ev, Wrong, wrong};
+use super::reader::Reader;
 use super::reattach::Declaring;
 use super::steps::Lane;
 use crate::failure::Caught;
@@ -138,6 +139,8 @@ pub struct Session {
     pub slot: Option<SessionId>,
     /// It has no tier 0.
     pub bare: bool,
+    /// It reads the feed, and does nothing else.
+    pub reader: Option<Reader>,
     /// Its process has not been killed.
     pub alive: bool,
     /// It only drops its data.
@@ -225,7 +228,8 @@ impl Session {
             replica,
             shard,
             slot: None,
-            bare: cx.geometry.own.is_bare(replica),
+            bare: cx.geometry.is_bare(replica),
+            reader: cx.geometry.is_reader(replica).then(Reader::default),
             alive: true,
             draining: false,
             tier0: cx.arenas.add(shared.geometry().frames(), cx.geometry.slots()),
@@ -259,6 +263,7 @@ impl Session {
         self.channels = (0..self.channels.len()).map(|_| Channel::new(cx.geometry.depth)).collect();
         (self.jobs, self.done) = (Ring::new(jobs_max), Ring::new(jobs_max));
         self.reserve.clear();
+        self.reader = self.reader.take().map(|_| Reader::default());
         self.own.reset();
         self.slabs.clear();
         self.mapped_frames.clear();

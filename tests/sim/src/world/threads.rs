@@ -34,6 +34,9 @@ impl Session {
 
     /// Drop the channel's data, one item at a time.
     fn drain(&mut self, cx: &mut Context, channel: usize) {
+        if self.reader.is_some() {
+            return self.read_feed(cx, channel);
+        }
         let lease = self.own.leases.iter().find(|(_, lease)| lease.channel == channel).map(|(slot, _)| *slot);
         if let Some(slot) = lease {
             return self.end_lease(cx, channel, slot);
@@ -116,6 +119,7 @@ impl Session {
             && self.done.is_empty()
             && self.mover.in_flight() == 0
             && self.declaring.is_none()
+            && self.reader.as_ref().is_none_or(|reader| reader.checked)
             && self.lanes.iter().all(super::steps::Lane::idle)
     }
 
