@@ -13,6 +13,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 pub const A: &str = "tenant-a-0123456789abcdef0123456789abcdef";
 const B: &str = "tenant-b-0123456789abcdef0123456789abcdef";
@@ -198,4 +199,36 @@ fn a_peer_whose_uid_reads_as_nobody_attaches_by_its_token() {
     let mut raw = raw.join().unwrap();
     assert_eq!(raw.status(crate::raw::sub(kvtide_wire::entry::Op::Nop)), Status::Ok);
     assert_eq!(domains_of(&daemon.status().unwrap()), ["tenant-a"]);
+}
+
+/// A daemon in a container has no process ids for engines outside. They attach, and their end is noticed.
+#[test]
+fn an_engine_outside_of_the_daemons_pid_namespace_attaches() {
+    let unshare = ["--user", "--map-root-user", "--pid", "--fork", "true"];
+    let namespaces = Command::new("unshare").args(unshare).status().is_ok_and(|status| status.success());
+    if !namespaces {
+        eprintln!("SKIPPED an_engine_outside_of_the_daemons_pid_namespace_attaches: needs user and pid namespaces");
+        return;
+    }
+    let files = Files::new("pidns");
+    let wrapper = files.0.join("kvtide");
+    let binary = env!("CARGO_BIN_EXE_kvtide");
+    let flags = "--user --map-root-user --pid --fork --kill-child";
+    // There the process id of this test is unknown: `--parent` of the options is given another value.
+    let script = format!(
+        "#!/bin/sh\nexec unshare {flags} sh -c 'for a; do shift; [ \"$b\" = --parent ] && a=1; set -- \"$@\" \"$a\"; b=$a; done; \
+         \"{binary}\" \"$@\"' sh \"$@\"\n"
+    );
+    fs::write(&wrapper, script).unwrap();
+    fs::set_permissions(&wrapper, Permissions::from_mode(0o700)).unwrap();
+    let config = "[[domains]]\nname = \"a\"\nuids = [0]\nsessions_max = 1\n";
+    let daemon = PrivateDaemon::start(&private_daemon::Options { binary: Some(wrapper), ..options(config) }).unwrap();
+    let mut raw = Raw::attach_as(daemon.socket(), &hello()).unwrap();
+    assert_eq!(raw.status(crate::raw::sub(kvtide_wire::entry::Op::Nop)), Status::Ok);
+    assert_eq!(refusal(daemon.socket(), &hello()).0, Status::Limit, "it is the only session");
+    drop(raw);
+    let deadline = Instant::now() + BOUND;
+    while Raw::attach_as(daemon.socket(), &hello()).is_err() {
+        assert!(Instant::now() < deadline, "the first session does not end");
+    }
 }

@@ -251,36 +251,42 @@ impl Socket {
         }
     }
 
-    /// Return the process that connected.
+    /// Return the process that connected. Its `pid` is 0 if it is in a container and this process in another one: neither has a number
+    /// for the other.
     pub fn peer(&self) -> Result<Peer, Error> {
-        let cred = rustix::net::sockopt::socket_peercred(&self.fd)
-            .map_err(|e| failed("getsockopt(SO_PEERCRED)", "attach socket", e))?;
-        let pid = cred.pid.as_raw_nonzero().get() as u32;
-        Ok(Peer { pid, uid: cred.uid.as_raw(), gid: cred.gid.as_raw() })
+        // Not by rustix, which takes a process id of 0 for an error.
+        let unknown = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+        // SAFETY: the kernel writes a ucred.
+        let cred = unsafe { self.option("getsockopt(SO_PEERCRED)", libc::SO_PEERCRED, unknown) }?;
+        Ok(Peer { pid: cred.pid as u32, uid: cred.uid, gid: cred.gid })
     }
 
     /// Return a pidfd of the process that connected: readable once that process has exited, even if children still hold the socket.
     /// Linux 6.5.
     pub fn peer_pidfd(&self) -> Result<OwnedFd, Error> {
-        let mut pidfd: libc::c_int = -1;
-        let mut len = size_of::<libc::c_int>() as libc::socklen_t;
-        // SAFETY: the descriptor is open during the call; the option writes one c_int into `pidfd`, which has the size `len`.
-        let rc = unsafe {
-            libc::getsockopt(
-                self.fd.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_PEERPIDFD,
-                (&raw mut pidfd).cast(),
-                &raw mut len,
-            )
-        };
-        if rc != 0 || pidfd < 0 {
-            let error = std::io::Error::last_os_error();
-            return Err(failed_io("getsockopt(SO_PEERPIDFD)", "attach socket", &error));
-        }
+        let unset: libc::c_int = -1;
+        // SAFETY: the kernel writes a c_int.
+        let pidfd = unsafe { self.option("getsockopt(SO_PEERPIDFD)", libc::SO_PEERPIDFD, unset) }?;
         // SAFETY: the kernel just created this descriptor for this process; nothing else uses it. It is close-on-exec by
         // definition.
         Ok(unsafe { OwnedFd::from_raw_fd(pidfd) })
+    }
+
+    /// Return the value of a socket option.
+    ///
+    /// # Safety
+    /// The option must have the type `T`, for which all bytes are valid.
+    unsafe fn option<T>(&self, tried: &'static str, option: libc::c_int, mut value: T) -> Result<T, Error> {
+        let mut len = size_of::<T>() as libc::socklen_t;
+        // SAFETY: the descriptor is open during the call, which writes at most `len` bytes into `value`.
+        let rc = unsafe {
+            let at = (&raw mut value).cast();
+            libc::getsockopt(self.fd.as_raw_fd(), libc::SOL_SOCKET, option, at, &raw mut len)
+        };
+        match rc {
+            0 => Ok(value),
+            _ => Err(failed_io(tried, "attach socket", &std::io::Error::last_os_error())),
+        }
     }
 }
 
