@@ -106,7 +106,7 @@ fn an_engine_shares_a_prefix_and_another_machine_recalls_it() {
     assert_eq!(recall(&mut recalling, &long, BOUND), Progress::Done(40));
 }
 
-/// Questions beyond what a socket has room for wait; forgotten ones make room; more than the relay takes are refused here.
+/// Blocks with marked hashes are neither copied out nor shared.
 #[test]
 fn blocks_that_no_other_machine_can_use_stay() {
     let dir = Dir::new();
@@ -134,6 +134,7 @@ fn blocks_that_no_other_machine_can_use_stay() {
     assert_eq!(objects, 1, "the run of the other prefix");
 }
 
+/// Questions beyond what a socket has room for wait; forgotten ones make room; more than the relay takes are refused here.
 #[test]
 fn many_long_questions_are_all_answered() {
     let dir = Dir::new();
@@ -314,7 +315,7 @@ fn attach_local(socket: &Path) -> Client {
     Client::attach(Options { local: true, ..Options::new(socket.into(), spec, vec![0]) }).unwrap()
 }
 
-/// A user whose processes take all the places that one user may have is refused, with the reason; a place that is free again is used.
+/// A user with as many connections as one user may have is refused another one, with the reason; a place that is free again is used.
 #[test]
 fn one_user_cannot_take_all_places() {
     let dir = Dir::new();

@@ -203,6 +203,9 @@ def test_a_relay_that_does_not_answer_delays_a_call_by_its_timeout(there: bool, 
         # After three questions without an answer, the relay is left alone: this ends, with one line in the log.
         for _ in range(100):
             assert keyed.recall(names(3)) == 0
+        # Nor does it wait longer for another call.
+        with keyed._remote._lock:
+            assert keyed.recall(names(3)) == 0
         lines = [record.getMessage() for record in caplog.records if "other machines" in record.getMessage()]
         assert len(lines) == 1 and "kvtide test: " in lines[0], lines
         keyed.close()

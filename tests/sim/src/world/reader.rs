@@ -7,8 +7,8 @@
 //! The cache changes while a reader lists it, so its view is exact only from the event on that was the next one when the listing
 //! ended. It asks for that number by a position that no event has.
 //!
-//! An episode has a few hundred events, and the feed keeps 65,536: no reader may be told that it was too slow. That one that was too
-//! slow is told so is tested in `tiering/tests/feed.rs`.
+//! An episode has a few hundred events, and the feed keeps 65,536: no reader may get a gap for being too slow. The gap of one that
+//! was too slow is tested in `tiering/tests/feed.rs`.
 
 use super::context::{Check, Context, wrong};
 use super::requests::request;
@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 /// A position that no event has: the answer is a gap with the number of the next event.
 const NOWHERE: u64 = u64::MAX;
 
-/// Result of a check: what was seen, and what was expected.
+/// Result of a check; the text has the observation and the expectation.
 type Seen = Result<(), String>;
 
 /// A cached block: the hash of its parent, and whether it is recorded on NVMe.
@@ -41,7 +41,7 @@ struct Listing {
     last: bool,
 }
 
-/// What a reader knows.
+/// State of a reader.
 #[derive(Debug, Default)]
 pub struct Reader {
     /// Number of the first event that is not in its view; `None`: it knows nothing.
@@ -103,7 +103,7 @@ impl Session {
         pending: &Pending,
         (status, value, list): (Status, u64, &[u32]),
     ) -> Check {
-        // What a daemon told before its death means nothing to the next one.
+        // Answers of a dead daemon are of no use with the next one.
         let (valid, last) = (self.alive && self.slot.is_some(), self.draining);
         let Some(reader) = self.reader.as_mut().filter(|_| valid) else { return Ok(()) };
         let (words, rest) = list.as_chunks::<{ Fed::WORDS }>();

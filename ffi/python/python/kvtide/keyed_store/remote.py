@@ -31,9 +31,13 @@ class Remote:
         if not hashes or self._timeout_s <= 0:
             return 0
         deadline = time.monotonic() + self._timeout_s
-        with self._lock:
+        if not self._lock.acquire(timeout=self._timeout_s):
+            return 0
+        try:
             relay = self._connection.relay
             return 0 if relay is None else self._ask(relay, deque(hashes), deadline)
+        finally:
+            self._lock.release()
 
     def _ask(self, relay: Relay, left: deque[bytes], deadline: float) -> int:
         """Ask for each block, in order, until one does not come."""
@@ -42,7 +46,9 @@ class Remote:
         while True:
             # One question first: most prefixes that are not here are nowhere, and each question may cost the store a request.
             while left and len(asked) < min(came + 1, WINDOW_MAX):
-                question = relay.recall(left.popleft(), wait=max(0.0, deadline - time.monotonic()))
+                # A question without time for its answer would count as a failure of the relay.
+                wait = deadline - time.monotonic()
+                question = relay.recall(left.popleft(), wait=wait) if wait > 0 else None
                 if question is None:
                     left.clear()
                 else:
