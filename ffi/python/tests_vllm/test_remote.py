@@ -191,8 +191,9 @@ def test_a_question_to_the_relay_of_an_earlier_session_is_over(daemons: list[Pri
         served(engine)
         remote = engine.scheduler._remote
         assert remote is not None
-        old = remote.recall(bytes([1] * 16), 0, shared=False)
-        assert old is not None
+        # No other machine shares it, so no answer comes.
+        old = remote.recall(bytes([1] * 16), 0, shared=True)
+        assert old is not None and remote.waits(old, idle=True)
         session = engine.scheduler._connection._session  # type: ignore[union-attr]
         assert session is not None
         engine.scheduler._connection.end(session, "the test ends it")  # type: ignore[union-attr]
