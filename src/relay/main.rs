@@ -21,7 +21,7 @@ struct Arguments {
     /// Configuration file
     #[arg(long, value_name = "PATH", default_value = "/etc/kvtide/relay.toml")]
     config: PathBuf,
-    /// Check the configuration and the shared keys, and end
+    /// Check the configuration, the shared keys and the store's URL and options, and end
     #[arg(long)]
     check: bool,
 }
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<(), Error> {
     let config = Config::read(&arguments.config)?;
     if arguments.check {
-        return config.shared_keys(&arguments.config).map(|_| tracing::info!("{}: ok", arguments.config.display()));
+        return Relay::check(&config, &arguments.config).map(|()| tracing::info!("{}: ok", arguments.config.display()));
     }
     let mut signals =
         Signals::new([SIGTERM, SIGINT]).map_err(|source| Error::System { action: "handle signals", source })?;

@@ -47,6 +47,15 @@ pub struct Relay {
 }
 
 impl Relay {
+    /// Check the settings that a start needs, without a connection to the store.
+    ///
+    /// # Errors
+    /// A shared key cannot be used, or the URL or the options of the store are wrong.
+    pub fn check(config: &Config, path: &Path) -> Result<(), Error> {
+        config.shared_keys(path)?;
+        open(config).map(drop)
+    }
+
     /// Start a relay. A daemon or a store that is not there is no error: the relay goes on trying. `path` is the file of the configuration,
     /// for messages.
     ///

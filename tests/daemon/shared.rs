@@ -230,6 +230,23 @@ fn recalls_that_make_no_sense_are_told_so() {
     assert_eq!(http(relay.listen(), "GET /healthz", ""), (200, "ok\n".into()));
 }
 
+/// A store of an unknown kind is named by `--check`, before a relay starts with it.
+#[test]
+fn a_check_names_a_store_that_cannot_be_opened() {
+    let dir = Dir::new();
+    let good = configuration(&dir, Path::new("/run/kvtide/kvtide.sock"), "");
+    let check = |text: &str| {
+        let file = dir.path().join("checked.toml");
+        std::fs::write(&file, text).unwrap();
+        let binary = Path::new(env!("CARGO_BIN_EXE_kvtide")).with_file_name("kvtide-relay");
+        let checked = Command::new(binary).arg("--check").arg("--config").arg(&file).output().unwrap();
+        (checked.status.code(), String::from_utf8(checked.stderr).unwrap())
+    };
+    assert_eq!(check(&good).0, Some(0));
+    let (status, said) = check(&good.replace("url = \"file://", "url = \"ftp://host"));
+    assert!(status == Some(1) && said.contains("cannot open the store at ftp://host"), "{said}");
+}
+
 /// A running program, which ends with the test.
 struct Program(Child);
 
