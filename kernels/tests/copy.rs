@@ -4,7 +4,7 @@ mod common;
 
 use common::{BOUND, Rng, buffer, device, get, pinned, pinned_bytes};
 use kvtide_kernels::{
-    Copier, Device, Error, Event, Priority, Stream, WaitWord, Way,
+    Copier, Device, Error, Event, HostRegion, Priority, Stream, WaitWord, Way,
     copy::{BATCHES_MAX, COPIES_MAX, Copy, Options, Path, Ticket},
 };
 use std::{sync::Arc, time::Instant};
@@ -43,7 +43,7 @@ fn batch(rng: &mut Rng, from: (u64, &[u8]), to: (u64, &mut [u8]), count: usize) 
         let start = place * room + if bytes < room { rng.below((room - bytes) / align + 1) * align } else { 0 };
         let source = rng.below((from.1.len() - bytes) / align + 1) * align;
         to.1[start..start + bytes].copy_from_slice(&from.1[source..source + bytes]);
-        copies.push(Copy { from: from.0 + source as u64, to: to.0 + start as u64, bytes });
+        copies.push(Copy { from: from.0 + source as u64, to: to.0 + start as u64, bytes, region: 0 });
     }
     copies
 }
@@ -125,6 +125,7 @@ fn a_batch_waits_for_the_events_that_it_was_ordered_after() {
                 from: there.address() + n * 4096,
                 to: target.address() + n * 4096,
                 bytes: 1000 + n as usize * 200,
+                region: 0,
             })
             .collect();
         // SAFETY: as above.
@@ -167,8 +168,8 @@ fn too_many_batches_or_copies_are_refused_and_nothing_is_started() {
     stream.wait_word(&word, word.arm().expect("armed")).expect("waits");
     stream.record(&event).expect("recorded");
     copier.order_after(&event).expect("ordered");
-    let one = Copy { from: source.address(), to: target.address(), bytes: 16 };
-    let place = |n: usize| Copy { from: one.from, to: one.to + 16 * n as u64, bytes: 16 };
+    let one = Copy { from: source.address(), to: target.address(), bytes: 16, region: 0 };
+    let place = |n: usize| Copy { from: one.from, to: one.to + 16 * n as u64, bytes: 16, region: 0 };
 
     // SAFETY: refused before any address is read.
     assert!(matches!(unsafe { copier.submit(Way::Up, &vec![one; COPIES_MAX + 1]) }, Err(Error::Invalid { .. })));
@@ -196,10 +197,52 @@ fn too_many_batches_or_copies_are_refused_and_nothing_is_started() {
 }
 
 #[test]
+fn neighbours_in_two_registrations_are_copied_as_two() {
+    const PAGE: usize = 4096;
+    let device = device();
+    let bytes = Rng(14).bytes(2 * PAGE);
+    let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let map = unsafe {
+        rustix::mm::mmap_anonymous(std::ptr::null_mut(), 2 * PAGE, protection, rustix::mm::MapFlags::PRIVATE)
+    };
+    let map = map.expect("memory").cast::<u8>();
+    // SAFETY: within the new mapping.
+    unsafe { map.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    // SAFETY: the mapping outlives both.
+    let regions = [0, PAGE].map(|at| unsafe { HostRegion::new(&device, map.wrapping_add(at), PAGE) }.expect("a page"));
+    let target = buffer(&device, &vec![0; 2 * PAGE]);
+    for path in [Path::Engines, Path::OneByOne, Path::Kernel] {
+        let mut copier = copier(&device, path);
+        let mut copies = Vec::new();
+        for (at, region) in regions.iter().enumerate() {
+            let (from, to) = (region.address().expect("registered"), target.address() + (at * PAGE) as u64);
+            let half = |n: usize| (n * PAGE / 2) as u64;
+            copies.extend([0, 1].map(|n| Copy {
+                from: from + half(n),
+                to: to + half(n),
+                bytes: PAGE / 2,
+                region: from,
+            }));
+        }
+        assert_eq!(copies[1].from + (PAGE / 2) as u64, copies[2].from, "adjacent");
+        // SAFETY: all memory stays until the batch has ended.
+        let ticket = unsafe { copier.submit(Way::Up, &copies) }.expect("submitted");
+        end(&mut copier, ticket).expect("copied");
+        let stats = copier.stats();
+        assert_eq!(stats.engine_fragments + stats.kernel_fragments, 2, "joined within a registration only: {stats:?}");
+        assert!(get(&device, target.address(), 2 * PAGE) == bytes, "{path:?}");
+    }
+    drop(regions);
+    // SAFETY: exactly the mapping, unregistered.
+    unsafe { rustix::mm::munmap(map.cast(), 2 * PAGE) }.expect("unmapped");
+}
+
+#[test]
 fn nothing_to_copy_ends_at_once() {
     let device = device();
     let mut copier = copier(&device, Path::Below(3000));
-    for copies in [&[][..], &[Copy { from: 1, to: 2, bytes: 0 }]] {
+    for copies in [&[][..], &[Copy { from: 1, to: 2, bytes: 0, region: 0 }]] {
         // SAFETY: nothing is read or written.
         let ticket = unsafe { copier.submit(Way::Down, copies) }.expect("submitted");
         end(&mut copier, ticket).expect("nothing to fail");
@@ -211,7 +254,7 @@ fn copies_that_must_not_stand_behind_a_wait_go_by_the_engines() {
     let device = device();
     let mut copier = copier(&device, Path::Kernel);
     let (source, target) = (pinned(&device, &[9; 64]), buffer(&device, &[0; 64]));
-    let copy = Copy { from: source.address(), to: target.address(), bytes: 64 };
+    let copy = Copy { from: source.address(), to: target.address(), bytes: 64, region: 0 };
     // SAFETY: both stay until the batch has ended.
     let ticket = unsafe { copier.submit_by_engines(Way::Up, &[copy]) }.expect("submitted");
     end(&mut copier, ticket).expect("copied");
@@ -235,7 +278,12 @@ fn batches_that_are_under_way_together_have_lists_of_their_own() {
         .step_by(4096)
         .map(|at| {
             let copies = [0, 2048].map(|half| at + half);
-            let copies = copies.map(|at| Copy { from: source.address() + at, to: target.address() + at, bytes: 1000 });
+            let copies = copies.map(|at| Copy {
+                from: source.address() + at,
+                to: target.address() + at,
+                bytes: 1000,
+                region: 0,
+            });
             // SAFETY: all memory stays until every batch has ended.
             unsafe { copier.submit(Way::Up, &copies) }.expect("submitted")
         })

@@ -137,7 +137,11 @@ fn a_driver_that_lacks_what_can_be_done_without() {
     let device = device();
     let works = device.works().expect("tried");
     let failing: Vec<&str> = works.all().iter().filter(|(_, trial)| !trial.works()).map(|(name, _)| *name).collect();
-    assert_eq!(failing, ["vmm", "batched_copies", "stream_waits"], "{works:?}");
+    assert_eq!(
+        failing,
+        ["vmm", "batched_copies", "session_copies", "stream_waits", "copies_beside_waits"],
+        "{works:?}"
+    );
     let text = Arena::reserve(&device, 64 * MIB, 64 * MIB).expect_err("no VMM").to_string();
     assert!(text.contains("cuMemMap"), "{text}");
     let text = WaitWord::new(&device).expect_err("no waits").to_string();
@@ -158,7 +162,7 @@ fn what_is_there_and_does_not_work_is_reported_as_such() {
     let device = device();
     let works = device.works().expect("tried");
     let failing: Vec<&str> = works.all().iter().filter(|(_, trial)| !trial.works()).map(|(name, _)| *name).collect();
-    assert_eq!(failing, ["host_registration", "batched_copies", "stream_writes"], "{works:?}");
+    assert_eq!(failing, ["host_registration", "batched_copies", "session_copies", "stream_writes"], "{works:?}");
     let Trial::Fails { why } = &works.batched_copies else { panic!("{works:?}") };
     assert!(why.contains("cuMemcpyBatchAsync") && why.contains("CUDA_ERROR_NOT_SUPPORTED (801)"), "{why}");
 }
@@ -273,7 +277,7 @@ fn a_lost_device_is_told_and_the_other_one_goes_on() {
     stream.wait_word(&word, word.arm().expect("armed")).expect("waits");
     stream.record(&event).expect("recorded");
     copier.order_after(&event).expect("ordered");
-    let copy = copy::Copy { from: host.address(), to: arena.base(), bytes: 4096 };
+    let copy = copy::Copy { from: host.address(), to: arena.base(), bytes: 4096, region: 0 };
     // SAFETY: both stay until the batch has ended.
     let ticket = unsafe { copier.submit(copy::Way::Up, &[copy]) }.expect("submitted");
 
@@ -319,7 +323,12 @@ fn a_batch_that_fails_half_way_is_told_when_what_was_started_has_ended() {
         let (stream, gate, word) = gate(&device);
         copier.order_after(&gate).expect("ordered");
         let copies: Vec<copy::Copy> = (0..8_u64)
-            .map(|n| copy::Copy { from: host.address() + n * 8192, to: there.address() + n * 8192, bytes: 3000 })
+            .map(|n| copy::Copy {
+                from: host.address() + n * 8192,
+                to: there.address() + n * 8192,
+                bytes: 3000,
+                region: 0,
+            })
             .collect();
         sim.fail(call, nth, 1);
         // SAFETY: both stay until the batch has ended.
@@ -434,6 +443,7 @@ fn copies_arrive(device: &Arc<Device>, copier: &mut Copier) {
         from: host.address() + at,
         to: there.address() + at,
         bytes,
+        region: 0,
     });
     // SAFETY: both stay until the batch has ended.
     let ticket = unsafe { copier.submit(copy::Way::Up, &copies) }.expect("submitted");

@@ -20,6 +20,8 @@ struct State {
     /// The last record that its stream has reached.
     reached: u64,
     when: Option<Instant>,
+    /// Its last record went into a graph.
+    captured: bool,
 }
 
 impl Event {
@@ -34,8 +36,20 @@ impl Event {
     /// Return a new record, which its stream will reach.
     pub fn record(&self) -> u64 {
         let mut state = self.lock();
+        state.captured = false;
         state.recorded += 1;
         state.recorded
+    }
+
+    /// Note that it was recorded into a graph: nothing reaches that record.
+    pub fn capture(&self) -> u64 {
+        self.lock().captured = true;
+        0
+    }
+
+    /// Return whether its last record went into a graph.
+    pub fn is_captured(&self) -> bool {
+        self.lock().captured
     }
 
     /// Return the last record, for which a wait waits.

@@ -1,6 +1,7 @@
 //! Functions by which tests find the stand-in.
 
 use std::{
+    ffi::CString,
     path::{Path, PathBuf},
     sync::Once,
 };
@@ -71,4 +72,54 @@ pub fn without(functions: &[&str]) -> PathBuf {
     let path = std::env::temp_dir().join(format!("kvtide-stand-in-{}-{named}.so", std::process::id()));
     std::fs::write(&path, bytes).unwrap_or_else(|e| panic!("write {}: {e}", path.display()));
     path
+}
+
+/// Return a function of the driver, loaded or not.
+///
+/// # Panics
+/// There is no such driver or function.
+///
+/// # Safety
+/// The function has the type, which is a function pointer.
+#[must_use]
+pub unsafe fn driver_function<F: Copy>(name: &str) -> F {
+    let path = std::env::var(LIBRARY).ok().filter(|path| !path.is_empty());
+    let text = |text: &str| CString::new(text).expect("no zero byte");
+    let (path, name) = (text(path.as_deref().unwrap_or("libcuda.so.1")), text(name));
+    assert_eq!(size_of::<F>(), size_of::<*mut libc::c_void>(), "a function pointer");
+    // SAFETY: a driver, which stays loaded; two strings; the caller guarantees the type.
+    unsafe {
+        let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
+        assert!(!library.is_null(), "no driver at {path:?}");
+        let function = libc::dlsym(library, name.as_ptr());
+        assert!(!function.is_null(), "{path:?} has no {name:?}");
+        std::mem::transmute_copy(&function)
+    }
+}
+
+/// Capture a stream of a context into a graph, in global mode as PyTorch does, while `beside` runs on this thread; return whether the
+/// capture is valid at its end.
+///
+/// # Panics
+/// The capture cannot begin.
+pub fn captured(context: u64, stream: u64, beside: impl FnOnce()) -> bool {
+    const GLOBAL: u32 = 0;
+    // SAFETY: the driver's signatures.
+    let (push, pop, begin, end) = unsafe {
+        (
+            driver_function::<unsafe extern "C" fn(u64) -> u32>("cuCtxPushCurrent_v2"),
+            driver_function::<unsafe extern "C" fn(*mut u64) -> u32>("cuCtxPopCurrent_v2"),
+            driver_function::<unsafe extern "C" fn(u64, u32) -> u32>("cuStreamBeginCapture_v2"),
+            driver_function::<unsafe extern "C" fn(u64, *mut u64) -> u32>("cuStreamEndCapture"),
+        )
+    };
+    // SAFETY: handles that the driver checks; each pointer is to a local.
+    unsafe { assert_eq!((push(context), begin(stream, GLOBAL)), (0, 0)) };
+    beside();
+    // SAFETY: as above.
+    unsafe {
+        let code = end(stream, &mut 0);
+        assert_eq!(pop(&mut 0), 0);
+        code == 0
+    }
 }

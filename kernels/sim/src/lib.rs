@@ -11,6 +11,7 @@
 //! returns CODE).
 
 mod api;
+mod capture;
 mod code;
 mod context;
 mod emulator;
@@ -23,4 +24,4 @@ mod rng;
 mod settings;
 mod stream;
 
-pub use install::{install, standing_in, without};
+pub use install::{captured, driver_function, install, standing_in, without};

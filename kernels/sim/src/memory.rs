@@ -93,6 +93,20 @@ pub(crate) fn is_known(address: u64, bytes: usize) -> bool {
     true
 }
 
+/// Return whether the copy engines accept it: all known, and either device memory or within one registration.
+pub(crate) fn is_copyable(address: u64, bytes: usize) -> bool {
+    let Some(end) = address.checked_add(bytes as u64) else { return false };
+    let mut at = address;
+    while at < end {
+        match find(at) {
+            Some(range) if range.kind == Kind::Registered => return at == address && range.end() >= end,
+            Some(range) => at = range.end(),
+            None => return false,
+        }
+    }
+    true
+}
+
 /// Return the reservation that contains an address.
 pub(crate) fn reservation(address: u64) -> Option<(u64, usize)> {
     let ranges = RANGES.read().unwrap_or_else(std::sync::PoisonError::into_inner);

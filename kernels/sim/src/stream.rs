@@ -3,6 +3,7 @@
 //! After a fault the device is lost: queues are still emptied, so that nothing hangs, but nothing is executed.
 
 use crate::{
+    capture,
     code::{self, Code},
     context,
     emulator::{self, Kernel},
@@ -90,9 +91,19 @@ impl Stream {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn enqueue(&self, op: Op) {
+    /// Enqueue an operation; it becomes part of the graph if the stream is being captured.
+    pub fn enqueue(&self, op: Op) -> Result<(), Code> {
+        if capture::takes(self.handle())? {
+            return Ok(());
+        }
         self.lock().ops.push_back(op);
         self.changed.notify_one();
+        Ok(())
+    }
+
+    /// Return its handle.
+    pub fn handle(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     pub fn is_idle(&self) -> bool {

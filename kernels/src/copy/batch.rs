@@ -21,11 +21,12 @@ pub(crate) struct Lists {
     bytes: Vec<usize>,
 }
 
-/// Enqueue copies in one call; they have no order among themselves. The stream is not a default one.
+/// Enqueue copies in one call; they have no order among themselves. The stream is not a default one. `overlap` asks for copies that
+/// leave the multiprocessors to other work. Not for copies within the device: its copy engines are many times slower there.
 ///
 /// # Safety
 /// As for [`Stream::copy`], for each copy; and no two copies write the same bytes.
-pub(crate) unsafe fn enqueue(stream: &Stream, pieces: &[Piece], lists: &mut Lists) -> Result<()> {
+pub(crate) unsafe fn enqueue(stream: &Stream, pieces: &[Piece], overlap: bool, lists: &mut Lists) -> Result<()> {
     let device = stream.device();
     let Some(call) = device.api().cuMemcpyBatchAsync else {
         return Err(Error::Unsupported {
@@ -49,7 +50,10 @@ pub(crate) unsafe fn enqueue(stream: &Stream, pieces: &[Piece], lists: &mut List
         srcAccessOrder: CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
         srcLocHint: nowhere,
         dstLocHint: nowhere,
-        flags: CUmemcpyFlags::CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE as u32,
+        flags: match overlap {
+            true => CUmemcpyFlags::CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE as u32,
+            false => CUmemcpyFlags::CU_MEMCPY_FLAG_DEFAULT as u32,
+        },
     };
     let mut first = 0;
     let mut failed = usize::MAX;

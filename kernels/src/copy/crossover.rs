@@ -199,7 +199,7 @@ impl Bench {
         };
         (0..TRIAL / bytes)
             .map(|n| (n * 2 * bytes) as u64)
-            .map(|at| Copy { from: from + at, to: to + at, bytes })
+            .map(|at| Copy { from: from + at, to: to + at, bytes, region: 0 })
             .collect()
     }
 }

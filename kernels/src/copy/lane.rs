@@ -1,6 +1,7 @@
 //! The streams of one direction.
 
 use super::{
+    Way,
     batch::{self, Lists, Piece},
     plan::Launch,
     slots::Part,
@@ -19,13 +20,14 @@ pub(super) enum Engines {
 
 /// Streams of one direction: one for the copy engines, one of low priority for the kernel.
 pub(super) struct Lane {
+    way: Way,
     engines: Stream,
     kernel: Stream,
 }
 
 impl Lane {
-    pub fn new(device: &Arc<Device>) -> Result<Self> {
-        Ok(Self { engines: Stream::new(device, Priority::Normal)?, kernel: Stream::new(device, Priority::Low)? })
+    pub fn new(device: &Arc<Device>, way: Way) -> Result<Self> {
+        Ok(Self { way, engines: Stream::new(device, Priority::Normal)?, kernel: Stream::new(device, Priority::Low)? })
     }
 
     pub fn stream(&self, part: Part) -> &Stream {
@@ -48,7 +50,7 @@ impl Lane {
     pub unsafe fn by_engines(&self, how: Engines, pieces: &[Piece], lists: &mut Lists) -> Result<()> {
         match how {
             // SAFETY: guaranteed by the caller.
-            Engines::Batched => unsafe { batch::enqueue(&self.engines, pieces, lists) },
+            Engines::Batched => unsafe { batch::enqueue(&self.engines, pieces, self.way != Way::Within, lists) },
             // SAFETY: guaranteed by the caller.
             Engines::OneByOne => pieces.iter().try_for_each(|p| unsafe { self.engines.copy(p.to, p.from, p.bytes) }),
         }

@@ -46,6 +46,9 @@ pub struct Copy {
     pub to: u64,
     /// Length in bytes.
     pub bytes: usize,
+    /// Names the registration that its host memory is in, e.g. by its start. Neighbours are joined only within one: the driver
+    /// refuses a copy across two registrations, though their addresses are adjacent.
+    pub region: u64,
 }
 
 /// Direction of a batch. Each direction has its own streams, because the bus carries both at the same time.
@@ -155,7 +158,8 @@ impl Copier {
             return Err(Error::invalid("options of the copier", "a launch of nothing copies nothing"));
         }
         let works = device.works()?;
-        let batched = works.batched_copies.works() && options.path != Path::OneByOne;
+        let works_batched = works.batched_copies.works() && works.session_copies.works();
+        let batched = works_batched && options.path != Path::OneByOne;
         let usable =
             [&works.kernels, &works.in_place].into_iter().try_for_each(|trial| trial.demand("the copy kernel", device));
         let kernel = match usable.and_then(|()| Gather::new(device)) {
@@ -164,7 +168,7 @@ impl Copier {
             // Reported by `kernel_missing`: copies are slower without it, and equally correct.
             Err(e) => Err(e.to_string()),
         };
-        let [up, down, within] = Way::ALL.map(|_| Lane::new(device));
+        let [up, down, within] = Way::ALL.map(|way| Lane::new(device, way));
         let mut copier = Self {
             device: Arc::clone(device),
             lanes: [up?, down?, within?],
@@ -342,7 +346,12 @@ impl Drop for Copier {
     /// Wait, with a time limit, for batches in flight; lists that a kernel might still read are then leaked.
     fn drop(&mut self) {
         let ended = self.device.is_ours().then(|| self.slots.settle(&self.lanes, Instant::now() + SETTLE_MAX));
-        if let Some(Ok(false)) = ended {
+        let runs_on = match ended {
+            None | Some(Ok(true)) => false,
+            Some(Ok(false)) => true,
+            Some(Err(e)) => !e.is_lost(),
+        };
+        if runs_on {
             self.slots.leak();
         }
     }

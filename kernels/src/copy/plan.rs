@@ -54,13 +54,14 @@ impl Plan {
         }
     }
 
-    /// Join copies with adjacent sources and adjacent targets.
+    /// Join copies with adjacent sources and adjacent targets in one region.
     fn join(&mut self, copies: &[Copy]) {
         self.joined.clear();
         self.joined.extend(copies.iter().filter(|copy| copy.bytes > 0));
         self.joined.sort_unstable_by_key(|copy| copy.from);
         self.joined.dedup_by(|next, held| {
-            let follows = held.from + held.bytes as u64 == next.from && held.to + held.bytes as u64 == next.to;
+            let end = held.bytes as u64;
+            let follows = held.region == next.region && held.from + end == next.from && held.to + end == next.to;
             if follows {
                 held.bytes += next.bytes;
             }

@@ -21,6 +21,9 @@ pub(super) enum Part {
 /// Maximum fragments of a list: every copy of a batch, and the same number of cuts of copies that are longer than a launch.
 pub(super) const LIST_MAX: usize = 2 * COPIES_MAX;
 
+/// A batch whose end the driver has refused to tell for this long is given up together with the device.
+const UNKNOWN_MAX: Duration = Duration::from_secs(10);
+
 /// Sleep between two polls of [`Slots::settle`].
 const NAP: Duration = Duration::from_micros(20);
 
@@ -42,6 +45,8 @@ struct Slot {
     generation: u32,
     taken: bool,
     failed: Option<Error>,
+    /// Since when the driver refuses to tell whether it has ended.
+    unknown: Option<Instant>,
 }
 
 pub(super) struct Slots {
@@ -62,6 +67,7 @@ impl Slots {
                 generation: 0,
                 taken: false,
                 failed: None,
+                unknown: None,
             })
         };
         Ok(Self {
@@ -79,7 +85,7 @@ impl Slots {
         };
         let slot = &mut self.slots[at];
         debug_assert!(!slot.taken && slot.failed.is_none());
-        (slot.taken, slot.way, slot.ends) = (true, way, [End::Nothing; 2]);
+        (slot.taken, slot.way, slot.ends, slot.unknown) = (true, way, [End::Nothing; 2], None);
         Ok(at)
     }
 
@@ -121,10 +127,20 @@ impl Slots {
         }
         let slot = &mut self.slots[at];
         match has_ended(slot, lanes) {
-            Ok(false) => return Ok(false),
+            Ok(false) => {
+                slot.unknown = None;
+                return Ok(false);
+            }
             Ok(true) => {}
-            // The device is lost: nothing runs on it any more, so this is an end, too.
-            Err(e) => drop(slot.failed.get_or_insert(e)),
+            // Nothing runs on a lost device any more, so this is an end, too.
+            Err(e) if e.is_lost() => drop(slot.failed.get_or_insert(e)),
+            // The copies may still be in flight: their memory must not be reused.
+            Err(e) => {
+                if slot.unknown.get_or_insert_with(Instant::now).elapsed() < UNKNOWN_MAX {
+                    return Ok(false);
+                }
+                return Err(lanes[slot.way.index()].stream(Part::Engines).device().give_up(&e));
+            }
         }
         slot.taken = false;
         slot.generation = slot.generation.wrapping_add(1);

@@ -77,6 +77,7 @@ api! {
         cuCtxPushCurrent_v2(CUcontext);
         cuCtxPopCurrent_v2(*mut CUcontext);
         cuCtxGetStreamPriorityRange(*mut c_int, *mut c_int);
+        cuThreadExchangeStreamCaptureMode(*mut CUstreamCaptureMode);
         // Memory.
         cuMemGetInfo_v2(*mut usize, *mut usize);
         cuMemAlloc_v2(*mut CUdeviceptr, usize);

@@ -20,6 +20,12 @@ impl Code {
         matches!(self.0, 4 | 46 | 214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 810 | 911 | 999)
     }
 
+    /// Return whether the driver did not answer because of a graph capture in the process: 900 to 908. That says nothing about the
+    /// work that was asked about: ask again.
+    pub fn is_capture(self) -> bool {
+        matches!(self.0, 900..=908)
+    }
+
     /// Return the usual cause of a failure of cuInit.
     pub fn hint(self) -> &'static str {
         match self.0 {

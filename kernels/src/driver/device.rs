@@ -12,6 +12,9 @@ use std::{
     },
 };
 
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const RELAXED: u32 = 2;
+
 /// Identifies a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
@@ -170,6 +173,10 @@ impl Device {
 
     /// Make the context current for this thread until the guard is dropped. Costs one query if it is already current, as it is in
     /// the engine's own threads.
+    ///
+    /// Until then the thread's capture mode is relaxed. While an engine captures a graph in global mode, as PyTorch does, calls such
+    /// as cuEventQuery would otherwise fail on every thread of the process, and invalidate the capture. Calls here never touch the
+    /// captured stream, so they are safe beside it.
     pub(crate) fn enter(&self) -> Result<Entered<'_>> {
         let api = &self.driver.api;
         let mut current = std::ptr::null_mut();
@@ -185,7 +192,16 @@ impl Device {
             let code = unsafe { (api.cuCtxPushCurrent_v2)(self.context) };
             self.check(code, "cuCtxPushCurrent", || self.info.label())?;
         }
-        Ok(Entered { device: self, pushed, _one_thread: PhantomData })
+        let mut entered = Entered { device: self, pushed, mode: RELAXED, _one_thread: PhantomData };
+        let code = self.exchange_capture_mode(&mut entered.mode);
+        self.check(code, "cuThreadExchangeStreamCaptureMode", || self.info.label())?;
+        Ok(entered)
+    }
+
+    /// Set the thread's capture mode, and replace it in `mode` by the previous one.
+    fn exchange_capture_mode(&self, mode: &mut u32) -> Code {
+        // SAFETY: reads and writes one enum of the size of a u32, kept as a number, because a newer driver may have more values.
+        unsafe { (self.driver.api.cuThreadExchangeStreamCaptureMode)(std::ptr::from_mut(mode).cast()) }
     }
 
     /// Return the driver's functions.
@@ -203,6 +219,19 @@ impl Device {
                 Err(Error::Lost { device, call, on, code: code.0, name: self.driver.name_of(code) })
             }
             code => self.driver.check(code, call, on),
+        }
+    }
+
+    /// Treat the device as lost, because the driver does not tell any more what runs on it.
+    pub(crate) fn give_up(&self, why: &Error) -> Error {
+        const UNKNOWN: Code = Code(999);
+        self.lost.store(UNKNOWN.0, Ordering::Relaxed);
+        Error::Lost {
+            device: self.info.label(),
+            call: "asking for the end of copies",
+            on: why.to_string(),
+            code: UNKNOWN.0,
+            name: self.driver.name_of(UNKNOWN),
         }
     }
 
@@ -253,12 +282,18 @@ fn there(driver: &Driver) -> String {
 pub(crate) struct Entered<'a> {
     device: &'a Device,
     pushed: bool,
+    /// The thread's capture mode before.
+    mode: u32,
     /// A context is current for one thread, so the guard stays on that thread.
     _one_thread: PhantomData<*const ()>,
 }
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
+        if self.mode != RELAXED {
+            // A thread that stays relaxed only misses a warning of the driver.
+            let _ = self.device.exchange_capture_mode(&mut self.mode);
+        }
         if self.pushed {
             let mut popped = std::ptr::null_mut();
             // SAFETY: undoes the push of `enter` on the same thread. If it fails the context stays current, which is harmless.

@@ -93,8 +93,12 @@ pub struct Works {
     pub host_registration: Trial,
     /// Many copies in one call (CUDA 12.8); without it each copy is a separate call.
     pub batched_copies: Trial,
+    /// Such batches between the memory of a session: its arena and its registered slabs.
+    pub session_copies: Trial,
     /// A stream waits for a word that the host writes: waits inside a stream need it.
     pub stream_waits: Trial,
+    /// Copy engines copy while another stream waits for a word.
+    pub copies_beside_waits: Trial,
     /// A stream writes a word that the host reads.
     pub stream_writes: Trial,
     /// A shipped kernel, compiled by the driver, gave the expected result in device memory.
@@ -106,12 +110,14 @@ pub struct Works {
 impl Works {
     /// Return each with its name, in the order of the report.
     #[must_use]
-    pub fn all(&self) -> [(&'static str, &Trial); 7] {
+    pub fn all(&self) -> [(&'static str, &Trial); 9] {
         [
             ("vmm", &self.vmm),
             ("host_registration", &self.host_registration),
             ("batched_copies", &self.batched_copies),
+            ("session_copies", &self.session_copies),
             ("stream_waits", &self.stream_waits),
+            ("copies_beside_waits", &self.copies_beside_waits),
             ("stream_writes", &self.stream_writes),
             ("kernels", &self.kernels),
             ("in_place", &self.in_place),
@@ -122,14 +128,17 @@ impl Works {
 /// Run all trials.
 pub(super) fn of(device: &Arc<Device>) -> Result<Works> {
     let bench = Bench::new(device)?;
+    let vmm = Trial::of(|| vmm(&bench))?;
     Ok(Works {
-        vmm: Trial::of(|| vmm(&bench))?,
         host_registration: Trial::of(|| host_registration(&bench))?,
         batched_copies: Trial::of(|| batched_copies(&bench))?,
+        session_copies: Trial::of(|| session_copies(&bench, vmm.works()))?,
         stream_waits: Trial::of(|| stream_waits(&bench))?,
+        copies_beside_waits: Trial::of(|| copies_beside_waits(&bench))?,
         stream_writes: Trial::of(|| stream_writes(&bench))?,
         kernels: Trial::of(|| kernels(&bench))?,
         in_place: Trial::of(|| in_place(&bench))?,
+        vmm,
     })
 }
 
@@ -148,7 +157,7 @@ impl Bench {
             device: Arc::clone(device),
             stream: Stream::new(device, Priority::Normal)?,
             event: Event::new(device)?,
-            there: Arc::new(Buffer::new(device, BYTES)?),
+            there: Arc::new(Buffer::new(device, 2 * BYTES)?),
             here: Arc::new(Pinned::new(device, 2 * BYTES)?),
         })
     }
@@ -231,6 +240,21 @@ fn vmm(bench: &Bench) -> Result<()> {
 }
 
 fn host_registration(bench: &Bench) -> Result<()> {
+    with_segment(bench, |address| {
+        let last = address + (SEGMENT - BYTES) as u64;
+        bench.pattern(3);
+        // SAFETY: within the region and memory of the bench, which stays until the stream is done, or for ever.
+        unsafe {
+            bench.stream.copy(last, bench.source(), BYTES)?;
+            bench.stream.copy(bench.there.address(), last, BYTES)?;
+            bench.stream.copy(bench.target(), bench.there.address(), BYTES)?;
+        }
+        bench.arrived(3, "copies between the device and a registered segment")
+    })
+}
+
+/// Register a shared segment, as a slab of host frames is, and use it. After a failure it stays, because a device may access it.
+fn with_segment(bench: &Bench, use_it: impl FnOnce(u64) -> Result<()>) -> Result<()> {
     let system =
         |e: rustix::io::Errno| Error::System { doing: "making a segment to register".to_owned(), source: e.into() };
     let memfd = rustix::fs::memfd_create("kvtide trial", MemfdFlags::CLOEXEC).map_err(system)?;
@@ -242,17 +266,7 @@ fn host_registration(bench: &Bench) -> Result<()> {
     let map = map.map_err(system)?;
     // SAFETY: mapped above, unmapped below after the region is gone, or never.
     let region = unsafe { HostRegion::new(&bench.device, map.cast(), SEGMENT) }?;
-    let ended = region.address().and_then(|address| {
-        let last = address + (SEGMENT - BYTES) as u64;
-        bench.pattern(3);
-        // SAFETY: within the region and memory of the bench, which stays until the stream is done, or for ever.
-        unsafe {
-            bench.stream.copy(last, bench.source(), BYTES)?;
-            bench.stream.copy(bench.there.address(), last, BYTES)?;
-            bench.stream.copy(bench.target(), bench.there.address(), BYTES)?;
-        }
-        bench.arrived(3, "copies between the device and a registered segment")
-    });
+    let ended = region.address().and_then(use_it);
     if ended.is_err() {
         std::mem::forget(region);
         return ended;
@@ -267,24 +281,75 @@ fn unmap(map: *mut c_void) {
     let _ = unsafe { rustix::mm::munmap(map, SEGMENT) };
 }
 
-fn batched_copies(bench: &Bench) -> Result<()> {
+/// Pieces of a page, out of order, so that one large copy of the whole does not look like four.
+fn quarters(to: u64, from: u64) -> [batch::Piece; 4] {
     const PIECE: usize = BYTES / 4;
+    let piece = |n: u64| batch::Piece { to: to + n * PIECE as u64, from: from + n * PIECE as u64, bytes: PIECE };
+    [3, 0, 2, 1].map(piece)
+}
+
+fn batched_copies(bench: &Bench) -> Result<()> {
     bench.pattern(4);
-    let pieces = |to: u64, from: u64| {
-        // Out of order, so that one large copy of the whole does not look like four.
-        [3, 0, 2, 1].map(|n: u64| batch::Piece {
-            to: to + n * PIECE as u64,
-            from: from + n * PIECE as u64,
-            bytes: PIECE,
-        })
-    };
     let mut lists = batch::Lists::default();
     // SAFETY: within memory of the bench, which stays until the stream is done, or for ever.
     unsafe {
-        batch::enqueue(&bench.stream, &pieces(bench.there.address(), bench.source()), &mut lists)?;
-        batch::enqueue(&bench.stream, &pieces(bench.target(), bench.there.address()), &mut lists)?;
+        batch::enqueue(&bench.stream, &quarters(bench.there.address(), bench.source()), true, &mut lists)?;
+        batch::enqueue(&bench.stream, &quarters(bench.target(), bench.there.address()), true, &mut lists)?;
     }
     bench.arrived(4, "batched copies to the device and back")
+}
+
+/// Batches between the kinds of memory that sessions use: mapped into a reserved range, if that works, and a registered shared segment.
+fn session_copies(bench: &Bench, vmm: bool) -> Result<()> {
+    if !vmm {
+        return segment_copies(bench, bench.there.address());
+    }
+    let range = Range::reserve(&bench.device, 1)?;
+    let bytes = range.granularity();
+    range.map(0, bytes)?;
+    match segment_copies(bench, range.base()) {
+        Ok(()) => range.unmap(0, bytes),
+        Err(e) => {
+            std::mem::forget(range);
+            Err(e)
+        }
+    }
+}
+
+/// Copy in batches from a registered segment to `mapped`, within it, and back.
+fn segment_copies(bench: &Bench, mapped: u64) -> Result<()> {
+    let mut lists = batch::Lists::default();
+    with_segment(bench, |segment| {
+        bench.pattern(9);
+        // SAFETY: within the mapping, the segment and memory of the bench, which stay until the stream is done, or for ever.
+        unsafe {
+            bench.stream.copy(segment, bench.source(), BYTES)?;
+            batch::enqueue(&bench.stream, &quarters(mapped, segment), true, &mut lists)?;
+            batch::enqueue(&bench.stream, &quarters(mapped + BYTES as u64, mapped), false, &mut lists)?;
+            batch::enqueue(&bench.stream, &quarters(segment + BYTES as u64, mapped + BYTES as u64), true, &mut lists)?;
+            bench.stream.copy(bench.target(), segment + BYTES as u64, BYTES)?;
+        }
+        bench.arrived(9, "batched copies between a session's device memory and a registered segment")
+    })
+}
+
+/// Copies by copy engines go on while another stream waits for a word, as `boundary_async` needs them to.
+fn copies_beside_waits(bench: &Bench) -> Result<()> {
+    let word = WaitWord::untried(&bench.device)?;
+    let waiting = Stream::new(&bench.device, Priority::Normal)?;
+    let target = word.arm()?;
+    waiting.wait_word(&word, target)?;
+    bench.pattern(10);
+    // SAFETY: within memory of the bench, which stays until the stream is done, or for ever.
+    let copied = unsafe {
+        bench
+            .stream
+            .copy(bench.there.address(), bench.source(), BYTES)
+            .and_then(|()| bench.stream.copy(bench.target(), bench.there.address(), BYTES))
+    };
+    let arrived = copied.and_then(|()| bench.arrived(10, "copies beside a stream that waits for a word"));
+    word.release(target);
+    arrived
 }
 
 fn stream_waits(bench: &Bench) -> Result<()> {

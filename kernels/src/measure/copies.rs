@@ -143,8 +143,8 @@ impl Rig {
         let (host, device) = (self.host.address() + host, self.device.address() + device);
         let bytes = bytes as usize;
         match way {
-            Way::Down => Copy { from: device, to: host, bytes },
-            Way::Up | Way::Within => Copy { from: host, to: device, bytes },
+            Way::Down => Copy { from: device, to: host, bytes, region: 0 },
+            Way::Up | Way::Within => Copy { from: host, to: device, bytes, region: 0 },
         }
     }
 }

@@ -104,8 +104,8 @@ impl Traffic {
             a.into_iter().zip(b).map(move |(a, b)| (at(a), at(b))).collect::<Vec<_>>()
         };
         let (h, d) = (host.address(), memory.address());
-        let up = pairs(0).into_iter().map(|(a, b)| Copy { from: h + a, to: d + b, bytes: PAGE }).collect();
-        let down = pairs(1).into_iter().map(|(a, b)| Copy { from: d + a, to: h + b, bytes: PAGE }).collect();
+        let up = pairs(0).into_iter().map(|(a, b)| Copy { from: h + a, to: d + b, bytes: PAGE, region: 0 }).collect();
+        let down = pairs(1).into_iter().map(|(a, b)| Copy { from: d + a, to: h + b, bytes: PAGE, region: 0 }).collect();
         let copiers = [Copier::new(device, Options::default())?, Copier::new(device, Options::default())?];
         Ok(Self { up, down, copiers, _host: host, _device: memory })
     }

@@ -54,7 +54,8 @@ impl Event {
         Ok(Self { device: Arc::clone(device), raw, timed })
     }
 
-    /// Return whether everything before its last record has been done. An event that was never recorded counts as done.
+    /// Return whether everything before its last record has been done. An event that was never recorded counts as done. False if a
+    /// graph capture keeps the driver from answering.
     ///
     /// # Errors
     /// Work before it failed: the device is lost.
@@ -63,6 +64,7 @@ impl Event {
         // SAFETY: this event owns the handle.
         match unsafe { (self.device.api().cuEventQuery)(self.raw) } {
             Code::NOT_READY => Ok(false),
+            code if code.is_capture() => Ok(false),
             code => self.device.check(code, "cuEventQuery", || self.device.info().label()).map(|()| true),
         }
     }

@@ -115,7 +115,7 @@ impl Stream {
         self.raw
     }
 
-    /// Return whether everything enqueued so far has been done.
+    /// Return whether everything enqueued so far has been done. False if a graph capture keeps the driver from answering.
     ///
     /// # Errors
     /// The device is lost.
@@ -124,6 +124,7 @@ impl Stream {
         // SAFETY: this stream owns the handle, or the caller guarantees it.
         match unsafe { (self.device.api().cuStreamQuery)(self.raw) } {
             Code::NOT_READY => Ok(false),
+            code if code.is_capture() => Ok(false),
             code => self.device.check(code, "cuStreamQuery", || self.label()).map(|()| true),
         }
     }
@@ -139,6 +140,21 @@ impl Stream {
         let code = unsafe { (self.device.api().cuStreamIsCapturing)(self.raw, (&raw mut status).cast()) };
         self.device.check(code, "cuStreamIsCapturing", || self.label())?;
         Ok(status != 0)
+    }
+
+    /// Refuse a stream that is being captured into a graph: a wait or an event there would become part of the graph, and mean
+    /// something of the past at every replay.
+    ///
+    /// # Errors
+    /// It is being captured, or the device is lost.
+    pub fn outside_capture(&self) -> Result<()> {
+        if self.is_capturing()? {
+            return Err(Error::invalid(
+                "stream",
+                "it is being captured into a graph: boundaries and waits stay outside",
+            ));
+        }
+        Ok(())
     }
 
     /// Record an event at this point of the stream: it is done when everything enqueued before is done.

@@ -177,10 +177,7 @@ impl Stream {
                 needs: "the driver lacks cuStreamWaitValue64_v2".to_owned(),
             });
         };
-        // A captured wait would become part of the graph, and wait for a past word at every replay.
-        if self.is_capturing()? {
-            return Err(Error::invalid("stream", "it is being captured into a graph: waits stay outside"));
-        }
+        self.outside_capture()?;
         let _entered = device.enter()?;
         // SAFETY: the word's memory is never unmapped; the stream lives.
         let code = unsafe { wait(self.handle(), word.address(), target, WAIT_GEQ) };

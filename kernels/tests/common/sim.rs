@@ -46,14 +46,10 @@ impl Sim {
 
     /// Return the context that is current for this thread, of any driver.
     pub fn current_context() -> usize {
-        let path = std::env::var_os("KVTIDE_LIBCUDA").unwrap_or_else(|| "libcuda.so.1".into());
-        // SAFETY: a driver that is already loaded.
-        let library = unsafe { Library::new(path) }.expect("a driver");
         let mut current = 0;
-        // SAFETY: writes one handle.
+        // SAFETY: the function has this type; it writes one handle.
         unsafe {
-            let ask: Symbol<'_, unsafe extern "C" fn(*mut usize) -> u32> =
-                library.get(b"cuCtxGetCurrent\0").expect("exported");
+            let ask: unsafe extern "C" fn(*mut usize) -> u32 = kvtide_cuda_sim::driver_function("cuCtxGetCurrent");
             assert_eq!(ask(&mut current), 0);
         }
         current

@@ -4,7 +4,10 @@ use super::{
     fake::{Command, Fake, LONG, PLANES, Script, TOKENS, byte},
     rig::{Bound, filled, is, on_device},
 };
-use kvtide_client::{Client, Options, StepSeq};
+use kvtide_client::{
+    Client, Options, StepSeq,
+    cuda::{Priority, Stream},
+};
 use kvtide_wire::{entry::Op, status::Status};
 use std::time::Duration;
 
@@ -71,6 +74,34 @@ fn the_stream_goes_on_when_every_page_is_there() {
         assert_eq!(s.fake.evict(blocks[2], 1 - plane), Status::Ok);
     }
     assert_eq!(s.client.stats().sample_failed, 0);
+}
+
+#[test]
+fn a_graph_of_another_stream_is_captured_while_pages_stream_in() {
+    let mut s = scene(LONG);
+    let model = Stream::new(&s.bound.device, Priority::Normal).expect("a stream");
+    let valid = kvtide_cuda_sim::captured(s.bound.device.context(), model.raw(), || {
+        assert!(s.bound.read_all(s.seq, 3) > 0);
+    });
+    assert!(valid, "the agent's threads and the lane's calls leave the capture alone");
+    s.bound.same_table();
+}
+
+#[test]
+fn a_lane_whose_stream_is_captured_refuses_boundaries_and_goes_on_afterwards() {
+    let mut s = scene(LONG);
+    let (context, stream) = (s.bound.device.context(), s.bound.stream.raw());
+    s.begin();
+    let valid = kvtide_cuda_sim::captured(context, stream, || {
+        let lane = &mut s.bound.lane;
+        for refused in [lane.boundary(0).map(|_| ()), lane.boundary_async(0), lane.end(), lane.begin(&[])] {
+            assert_eq!(refused.expect_err("captured").status(), Status::Invalid);
+        }
+    });
+    assert!(valid, "the refusals enqueue nothing");
+    s.bound.lane.end().expect("end");
+    assert!(s.bound.read_all(s.seq, 3) > 0);
+    s.bound.same_table();
 }
 
 #[test]

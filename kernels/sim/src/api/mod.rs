@@ -11,6 +11,7 @@ mod memory;
 mod queue;
 
 use crate::{
+    capture,
     code::{self, Code, SUCCESS},
     context, fault,
 };
@@ -53,6 +54,10 @@ fn enter(name: &'static str, body: impl FnOnce() -> Result<(), Code>) -> Code {
         SUCCESS => {}
         _ if early => {}
         code => return code,
+    }
+    let code = capture::check(name);
+    if code != SUCCESS {
+        return code;
     }
     body().err().unwrap_or(SUCCESS)
 }

@@ -2,6 +2,7 @@
 
 use super::{Handles, driver, list, put};
 use crate::{
+    capture,
     code::{self, Code},
     context,
     event::Event,
@@ -71,7 +72,26 @@ pub(super) fn drain(at: usize) -> Result<(), Code> {
     Ok(())
 }
 
-/// Refuse addresses that a GPU could copy only by accident: neither its memory nor registered.
+/// Refuse addresses that a GPU could copy only by accident: neither its memory nor within one registration.
+fn copyable(address: u64, bytes: usize, call: &str) -> Result<(), Code> {
+    known(address, bytes, call)?;
+    if memory::is_copyable(address, bytes) {
+        return Ok(());
+    }
+    eprintln!("kvtide stand-in: {call}: {bytes} bytes at {address:#x} lie in two registrations");
+    Err(code::INVALID_VALUE)
+}
+
+/// Refuse copies of a batch that write the same bytes: they have no order. Return the index of one of them.
+fn overlapping(to: &[u64], bytes: &[usize]) -> Option<usize> {
+    let mut order: Vec<usize> = (0..to.len()).collect();
+    order.sort_unstable_by_key(|&at| to[at]);
+    let found = order.windows(2).find(|pair| to[pair[0]] + bytes[pair[0]] as u64 > to[pair[1]])?;
+    eprintln!("kvtide stand-in: cuMemcpyBatchAsync: copies {} and {} write the same bytes", found[0], found[1]);
+    Some(found[1])
+}
+
+/// Refuse addresses that a GPU could access only by accident: neither its memory nor registered.
 fn known(address: u64, bytes: usize, call: &str) -> Result<(), Code> {
     if memory::is_known(address, bytes) {
         return Ok(());
@@ -101,7 +121,9 @@ driver! {
     }
 
     fn cuStreamQuery(handle: usize) {
-        let idle = stream(handle)?.is_idle();
+        let stream = stream(handle)?;
+        capture::conflict(stream.handle())?;
+        let idle = stream.is_idle();
         // A fault of its work is reported now at the latest.
         context::current()?;
         if !idle {
@@ -110,8 +132,27 @@ driver! {
     }
 
     fn cuStreamIsCapturing(handle: usize, to: *mut c_uint) {
-        stream(handle)?;
-        put(to, 0)?;
+        put(to, capture::status(stream(handle)?.handle()))?;
+    }
+
+    fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint) {
+        let wanted = list(mode, 1)?[0];
+        put(mode, capture::exchange(wanted)?)?;
+    }
+
+    fn cuStreamBeginCapture_v2(handle: usize, mode: c_uint) {
+        // The legacy default stream cannot be captured.
+        if handle <= 1 {
+            return Err(code::CAPTURE_UNSUPPORTED);
+        }
+        capture::begin(stream(handle)?.handle(), mode)?;
+    }
+
+    /// End a capture. The graph is a number: nothing here launches it.
+    fn cuStreamEndCapture(handle: usize, graph: *mut usize) {
+        let stream = stream(handle)?;
+        capture::end(stream.handle())?;
+        put(graph, 1)?;
     }
 
     fn cuStreamWaitEvent(handle: usize, event: usize, flags: c_uint) {
@@ -119,9 +160,13 @@ driver! {
         if flags != 0 {
             return Err(code::INVALID_VALUE);
         }
+        // A wait for a captured event would draw this stream into the capture.
+        if event.is_captured() {
+            return Err(code::CAPTURE_ISOLATION);
+        }
         let last = event.last();
         if last > 0 {
-            stream.enqueue(Op::Wait(event, last));
+            stream.enqueue(Op::Wait(event, last))?;
         }
     }
 
@@ -132,7 +177,7 @@ driver! {
             return Err(code::INVALID_VALUE);
         }
         known(at, 8, "cuStreamWaitValue64")?;
-        stream.enqueue(Op::WaitWord { at, value });
+        stream.enqueue(Op::WaitWord { at, value })?;
     }
 
     fn cuStreamWriteValue64_v2(handle: usize, at: u64, value: u64, flags: c_uint) {
@@ -141,7 +186,7 @@ driver! {
             return Err(code::INVALID_VALUE);
         }
         known(at, 8, "cuStreamWriteValue64")?;
-        stream.enqueue(Op::WriteWord { at, value });
+        stream.enqueue(Op::WriteWord { at, value })?;
     }
 
     fn cuEventCreate(to: *mut usize, flags: c_uint) {
@@ -162,12 +207,18 @@ driver! {
         if event.device != stream.device {
             return Err(code::INVALID_HANDLE);
         }
-        let record = event.record();
-        stream.enqueue(Op::Record(event, record));
+        let record = match capture::takes(stream.handle())? {
+            true => event.capture(),
+            false => event.record(),
+        };
+        stream.enqueue(Op::Record(event, record))?;
     }
 
     fn cuEventQuery(handle: usize) {
         let event = EVENTS.get(handle)?;
+        if event.is_captured() {
+            return Err(code::CAPTURED_EVENT);
+        }
         let done = event.is_done();
         // A fault of earlier work is reported now at the latest.
         match context::lost(event.device) {
@@ -193,15 +244,15 @@ driver! {
 
     fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, handle: usize) {
         let stream = stream(handle)?;
-        known(to, bytes, "cuMemcpyAsync, target")?;
-        known(from, bytes, "cuMemcpyAsync, source")?;
-        stream.enqueue(Op::Copy { to, from, bytes });
+        copyable(to, bytes, "cuMemcpyAsync, target")?;
+        copyable(from, bytes, "cuMemcpyAsync, source")?;
+        stream.enqueue(Op::Copy { to, from, bytes })?;
     }
 
     fn cuMemsetD8Async(at: u64, byte: u8, bytes: usize, handle: usize) {
         let stream = stream(handle)?;
         known(at, bytes, "cuMemsetD8Async")?;
-        stream.enqueue(Op::Fill { at, byte, bytes });
+        stream.enqueue(Op::Fill { at, byte, bytes })?;
     }
 
     /// The signature of CUDA 12.8. If one copy is invalid, nothing is copied.
@@ -229,12 +280,16 @@ driver! {
         let (to, from, bytes) = (list(to, count)?, list(from, count)?, list(bytes, count)?);
         for at in 0..count {
             let each = [(to[at], "target"), (from[at], "source")];
-            if bytes[at] == 0 || each.iter().any(|&(address, _)| known(address, bytes[at], "cuMemcpyBatchAsync").is_err()) {
+            if bytes[at] == 0 || each.iter().any(|&(address, _)| copyable(address, bytes[at], "cuMemcpyBatchAsync").is_err()) {
                 put(failed, at)?;
                 return Err(code::INVALID_VALUE);
             }
         }
-        stream.enqueue(Op::Batch((0..count).map(|at| (to[at], from[at], bytes[at])).collect()));
+        if let Some(at) = overlapping(to, bytes) {
+            put(failed, at)?;
+            return Err(code::INVALID_VALUE);
+        }
+        stream.enqueue(Op::Batch((0..count).map(|at| (to[at], from[at], bytes[at])).collect()))?;
     }
 }
 

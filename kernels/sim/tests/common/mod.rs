@@ -6,6 +6,16 @@ use std::time::{Duration, Instant};
 
 /// `CUDA_ERROR_NOT_READY`.
 pub const NOT_READY: u32 = 600;
+/// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`, `_INVALIDATED` and `CUDA_ERROR_CAPTURED_EVENT`.
+pub const CAPTURE_UNSUPPORTED: u32 = 900;
+pub const CAPTURE_INVALIDATED: u32 = 901;
+pub const CAPTURED_EVENT: u32 = 907;
+/// `CUstreamCaptureMode`.
+pub const GLOBAL: u32 = 0;
+pub const THREAD_LOCAL: u32 = 1;
+pub const RELAXED: u32 = 2;
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub const INVALID_VALUE: u32 = 1;
 /// Longer than any kernel of these tests needs, on any machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -16,6 +26,9 @@ pub struct Cuda {
     library: *mut c_void,
     module: usize,
 }
+
+// SAFETY: handles of a driver, usable from any thread.
+unsafe impl Sync for Cuda {}
 
 /// Parameters of a sample: plain data.
 ///
@@ -99,6 +112,40 @@ impl Cuda {
         call!(self, cuMemcpyAsync(to, from, bytes, stream) as fn(u64, u64, usize, usize))
     }
 
+    /// Copy each (to, from, bytes) in one call, in no order.
+    pub fn batch(&self, copies: &[(u64, u64, usize)], stream: Stream) -> u32 {
+        let (to, from): (Vec<u64>, Vec<u64>) = copies.iter().map(|&(to, from, _)| (to, from)).unzip();
+        let bytes: Vec<usize> = copies.iter().map(|&(_, _, bytes)| bytes).collect();
+        // Sources in stream order; no locations, no flags.
+        let (attributes, first) = ([1_u32, 0, 0, 0, 0, 0], 0_usize);
+        let mut failed = 0_usize;
+        call!(
+            self,
+            cuMemcpyBatchAsync(
+                to.as_ptr(),
+                from.as_ptr(),
+                bytes.as_ptr(),
+                copies.len(),
+                attributes.as_ptr().cast(),
+                &first,
+                1,
+                &mut failed,
+                stream
+            )
+                as fn(
+                    *const u64,
+                    *const u64,
+                    *const usize,
+                    usize,
+                    *const c_void,
+                    *const usize,
+                    usize,
+                    *mut usize,
+                    usize,
+                )
+        )
+    }
+
     pub fn event(&self) -> usize {
         let mut event = 0;
         assert_eq!(call!(self, cuEventCreate(&mut event, 2) as fn(*mut usize, c_uint)), 0);
@@ -142,11 +189,33 @@ impl Cuda {
         assert_eq!(launched, 0, "{name}");
     }
 
+    pub fn begin_capture(&self, stream: Stream, mode: u32) -> u32 {
+        call!(self, cuStreamBeginCapture_v2(stream, mode) as fn(usize, c_uint))
+    }
+
+    pub fn end_capture(&self, stream: Stream) -> u32 {
+        call!(self, cuStreamEndCapture(stream, &mut 0) as fn(usize, *mut usize))
+    }
+
+    /// Set this thread's capture mode; return the previous one.
+    pub fn exchange_mode(&self, mut mode: u32) -> u32 {
+        assert_eq!(call!(self, cuThreadExchangeStreamCaptureMode(&mut mode) as fn(*mut c_uint)), 0);
+        mode
+    }
+
+    pub fn query(&self, event: usize) -> u32 {
+        call!(self, cuEventQuery(event) as fn(usize))
+    }
+
+    pub fn state(&self, stream: Stream) -> u32 {
+        call!(self, cuStreamQuery(stream) as fn(usize))
+    }
+
     /// Return the result of a stream: 0, or its fault.
     pub fn finish(&self, stream: Stream) -> u32 {
         let until = Instant::now() + PATIENCE;
         loop {
-            let state = call!(self, cuStreamQuery(stream) as fn(usize));
+            let state = self.state(stream);
             if state != NOT_READY {
                 return state;
             }

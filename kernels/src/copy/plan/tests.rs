@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 fn copy(from: u64, to: u64, bytes: usize) -> Copy {
-    Copy { from, to, bytes }
+    Copy { from, to, bytes, region: 0 }
 }
 
 fn planned(copies: &[Copy], crossover: usize, launch_bytes: u32) -> Plan {
@@ -25,6 +25,16 @@ fn neighbours_on_both_sides_become_one_in_any_order() {
 fn neighbours_on_one_side_stay_two() {
     assert_eq!(planned(&[copy(100, 1100, 100), copy(200, 1300, 100)], 1, 1 << 20).engines.len(), 2);
     assert_eq!(planned(&[copy(100, 1100, 100), copy(300, 1200, 100)], 1, 1 << 20).engines.len(), 2);
+}
+
+#[test]
+fn neighbours_of_two_registrations_stay_two() {
+    let copies = [1, 1, 2].map(|region| Copy { region, ..copy(100 * region, 1000 + 100 * region, 100) });
+    let [first, mut second, mut third] = copies;
+    (second.from, second.to, third.from, third.to) = (200, 1200, 300, 1300);
+    let plan = planned(&[third, first, second], 1, 1 << 20);
+    let pieces: Vec<_> = plan.engines.iter().map(|piece| (piece.from, piece.bytes)).collect();
+    assert_eq!(pieces, [(100, 200), (300, 100)]);
 }
 
 #[test]

@@ -87,7 +87,9 @@ impl LaneStream {
         let status = Buffer::new(device, size_of::<u32>())?;
         let slots = slots.max(SLOTS_MIN).next_power_of_two();
         let ring = UpdateRing::new(device, &kernel, &table, entries, status.address(), slots)?;
-        let word = if device.works()?.stream_waits.works() { Some(WaitWord::new(device)?) } else { None };
+        let works = device.works()?;
+        let waits = works.stream_waits.works() && works.copies_beside_waits.works();
+        let word = if waits { Some(WaitWord::new(device)?) } else { None };
         Ok(LaneStream {
             lane,
             owner: process::id(),
@@ -187,6 +189,11 @@ impl LaneStream {
         side.ring.fence(&stream)?;
         side.marked = false;
         Ok(std::mem::take(&mut side.stale))
+    }
+
+    /// Refuse a stream that is being captured into a graph: steps and boundaries stay outside of graphs.
+    pub fn outside_capture(&self) -> Result<()> {
+        self.side().stream.as_ref().map_or(Ok(()), |stream| stream.outside_capture())
     }
 
     /// Enqueue the updates that the protocol reported since the last flush. Call it before enqueueing work that reads the new

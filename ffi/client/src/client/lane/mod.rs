@@ -84,7 +84,8 @@ impl Lane {
     /// # Errors
     /// `State`: the lane's step has begun already; tier 0 is on a device and the lane is not bound to one of its streams; or a
     /// sequence is in another lane's step, parked, or being forked or truncated. `NotFound`: no such sequence. `Range`: more tokens
-    /// than reserved. `Limit`: too many sequences. `Lost`: no copy of one of a sequence's pages exists any more. `Fork`.
+    /// than reserved. `Limit`: too many sequences. `Lost`: no copy of one of a sequence's pages exists any more. `Invalid`: the lane's
+    /// stream is being captured into a graph. `Fork`.
     pub fn begin(&mut self, seqs: &[StepSeq]) -> Result<()> {
         const DOING: &str = "begin a step on lane";
         let index = u64::from(self.index);
@@ -93,6 +94,7 @@ impl Lane {
         if seqs.len() > LIST_WORDS {
             return Err(error(Status::Limit));
         }
+        state.outside_capture(session).map_err(error)?;
         state.prepare(session).map_err(error)?;
         let announce = state.begin_reader(session, seqs).map_err(error)?;
         state.begin_attention(session);
@@ -121,6 +123,7 @@ impl Lane {
         const DOING: &str = "pass a boundary of plane";
         let error = |status| Error::call(DOING, u64::from(plane), status);
         let (state, session) = self.parts(DOING)?;
+        state.outside_capture(session).map_err(error)?;
         let before = state.reader.view().moves();
         if state.attention.inexact && state.reader.plane() != Some(plane) {
             state.reader.arrive(plane).map_err(error)?;
@@ -157,8 +160,17 @@ impl Lane {
     /// its stream waits for.
     ///
     /// # Errors
-    /// `State`: no step has begun. `Fork`.
+    /// `State`: no step has begun. `Invalid`: the lane's stream is being captured into a graph. `Fork`.
     pub fn end(&mut self) -> Result<()> {
+        const DOING: &str = "end a step on lane";
+        let index = u64::from(self.index);
+        let (state, session) = self.parts(DOING)?;
+        state.outside_capture(session).map_err(|status| Error::call(DOING, index, status))?;
+        self.close()
+    }
+
+    /// End the step whatever its stream does.
+    fn close(&mut self) -> Result<()> {
         const DOING: &str = "end a step on lane";
         let index = u64::from(self.index);
         let (state, session) = self.parts(DOING)?;
@@ -241,7 +253,7 @@ impl Drop for Lane {
         if self.inner.session.ours().is_err() {
             return;
         }
-        let _ = self.end(); // without an open step there is nothing to end; boundaries that its stream waits for end with the step
+        let _ = self.close(); // without an open step there is nothing to end; boundaries that its stream waits for end with the step
         if let Some(state) = self.state.take() {
             #[cfg(feature = "cuda")]
             if let Some(stream) = &state.stream {

@@ -65,6 +65,12 @@ impl State {
         Ok(())
     }
 
+    /// No graph is captured without a device.
+    #[cfg(not(feature = "cuda"))]
+    pub(super) fn outside_capture(&self, _: &Session) -> std::result::Result<(), Status> {
+        Ok(())
+    }
+
     /// Always healthy without a device.
     #[cfg(not(feature = "cuda"))]
     pub(super) fn healthy(&self, _: &Session) -> std::result::Result<(), Status> {

@@ -107,6 +107,7 @@ impl Lane {
         let Some(away) = self.away.clone() else { return Err(failed(Status::State)) };
         let inner = Arc::clone(&self.inner);
         inner.session.ours().map_err(failed)?;
+        away.stream().outside_capture().map_err(|error| failed(lost(&inner.session, status_of(&error))))?;
         if self.state.is_none() && away.queue(plane).map_err(failed)? {
             inner.session.background_tasks.add(&inner.session, away);
             return Ok(());
@@ -164,6 +165,12 @@ impl State {
             Err(error) => return Err(lost(session, status_of(&error))),
         }
         Ok(())
+    }
+
+    /// Refuse calls that enqueue on a stream that is being captured into a graph, before they change anything.
+    pub(super) fn outside_capture(&self, session: &Session) -> std::result::Result<(), Status> {
+        let outside = self.stream.as_ref().map_or(Ok(()), |stream| stream.outside_capture());
+        outside.map_err(|error| lost(session, status_of(&error)))
     }
 
     /// Enqueue the table's last changes to the device's copy.

@@ -110,7 +110,7 @@ impl Digests {
             return Ok(());
         }
         let Some(landed) = self.waiting.front().copied() else { return Ok(()) };
-        let copy = Copy { from: landed.address, to: self.staged.address(), bytes: landed.op.bytes as usize };
+        let copy = Copy { from: landed.address, to: self.staged.address(), bytes: landed.op.bytes as usize, region: 0 };
         // SAFETY: the page's frame belongs to its job until that is reported; the staging page is written by one copy at a time.
         let submitted = unsafe { copier.submit_by_engines(Way::Down, &[copy]) };
         match submitted {

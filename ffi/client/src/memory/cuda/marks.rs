@@ -72,7 +72,7 @@ impl Marks {
         let mut inner = self.lock();
         let point = inner.next;
         let recorded = match &inner.stream {
-            Some(stream) => stream.record(&inner.points[point]),
+            Some(stream) => stream.outside_capture().and_then(|()| stream.record(&inner.points[point])),
             None => Ok(()), // no work was ever enqueued
         };
         if recorded.is_err() {

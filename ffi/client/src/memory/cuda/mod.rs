@@ -145,12 +145,12 @@ impl CudaMemory {
         })
     }
 
-    /// Return the device address of a place, if it holds `bytes` bytes.
-    fn locate(&mut self, place: Place, bytes: u32) -> Option<u64> {
+    /// Return the device address of a place, if it holds `bytes` bytes, and the registration that it is in (0: none).
+    fn locate(&mut self, place: Place, bytes: u32) -> Option<(u64, u64)> {
         match place {
             Place::Frame(frame) => {
                 let (at, room) = self.tier0.frame(frame)?;
-                (room >= bytes as usize).then_some(at.addr() as u64)
+                (room >= bytes as usize).then_some((at.addr() as u64, 0))
             }
             Place::MappedFrame(_) | Place::Nothing | Place::Engine(_) => None,
             Place::Host { slab, slot } => {
@@ -160,7 +160,7 @@ impl CudaMemory {
                 let (at, registered) = slab.frame(slot)?.ok()?;
                 self.counts.registered_bytes += registered.bytes;
                 self.counts.registered_ns += u64::try_from(registered.took.as_nanos()).unwrap_or(u64::MAX);
-                (room >= bytes).then_some(at)
+                (room >= bytes).then_some((at, registered.region))
             }
         }
     }
@@ -168,20 +168,20 @@ impl CudaMemory {
     /// Return the device copy of an op; `None`: its source or destination does not exist.
     fn copy_of(&mut self, op: &CopyOp) -> Option<Copy> {
         let Place::MappedFrame(frame) = op.to else {
-            let (from, to) = (self.locate(op.from, op.bytes)?, self.locate(op.to, op.bytes)?);
-            return Some(Copy { from, to, bytes: op.bytes as usize });
+            let ((from, one), (to, other)) = (self.locate(op.from, op.bytes)?, self.locate(op.to, op.bytes)?);
+            return Some(Copy { from, to, bytes: op.bytes as usize, region: one.max(other) });
         };
         let (mapped, _) = self.tier0.mapped_frame(frame)?;
-        let page = if op.from == Place::Nothing { 0 } else { self.locate(op.from, op.bytes)? };
+        let page = if op.from == Place::Nothing { 0 } else { self.locate(op.from, op.bytes)?.0 };
         let (from, to) = self.tier0.device_mapped_frames()?.entry(mapped, page)?;
-        Some(Copy { from, to, bytes: mapped::ENTRY })
+        Some(Copy { from, to, bytes: mapped::ENTRY, region: 0 })
     }
 
     /// Update the host's record of the page that a mapped frame shows, after the copy that changed it.
     fn shown(&mut self, op: &CopyOp) {
         let Place::MappedFrame(frame) = op.to else { return };
         let Some((mapped, _)) = self.tier0.mapped_frame(frame) else { return };
-        let page = self.locate(op.from, op.bytes).unwrap_or(0);
+        let page = self.locate(op.from, op.bytes).map_or(0, |(page, _)| page);
         self.tier0.set_mapped_frame(mapped, std::ptr::without_provenance_mut(page as usize));
         self.showing[mapped] = host_place(op).map(|(slab, _)| slab);
     }

@@ -23,9 +23,10 @@ pub(super) struct DeviceSlab {
     piece_frames: u32,
 }
 
-/// Memory registered by one look-up.
+/// Registration of a look-up's frame, and the memory that the look-up itself registered.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Registered {
+    pub region: u64,
     pub bytes: u64,
     pub took: Duration,
 }
@@ -54,7 +55,8 @@ impl DeviceSlab {
         self.slab.class
     }
 
-    /// Return the device address of a host frame, and the memory that had to be registered for it. `None`: no such frame.
+    /// Return the device address of a host frame, its registration, and the memory that had to be registered for it. `None`: no such
+    /// frame.
     pub fn frame(&self, slot: u32) -> Option<kvtide_kernels::Result<(u64, Registered)>> {
         if slot >= self.slab.frames {
             return None;
@@ -65,7 +67,7 @@ impl DeviceSlab {
         Some(piece.address().map(|address| {
             let took = piece.took().filter(|_| fresh);
             let bytes = if fresh { piece.bytes() as u64 } else { 0 };
-            (address + within as u64, Registered { bytes, took: took.unwrap_or_default() })
+            (address + within as u64, Registered { region: address, bytes, took: took.unwrap_or_default() })
         }))
     }
 
