@@ -7,7 +7,8 @@
 //! GPU only by accident (memory that was not registered, a stream of no context) is an error.
 //!
 //! Variables: `KVTIDE_SIM_SEED` (a number), `KVTIDE_SIM_DEVICES` (1 to 8), `KVTIDE_SIM_MEMORY` (bytes of each),
-//! `KVTIDE_SIM_VERSION` (12080), `KVTIDE_SIM_FAULT` (`CALL:N=CODE`, separated by commas: the Nth call, or with `*` every one,
+//! `KVTIDE_SIM_VERSION` (12080), `KVTIDE_SIM_STRICT` (1: a call that waits for the device fails if a stream waits for a word),
+//! `KVTIDE_SIM_FAULT` (`CALL:N=CODE`, separated by commas: the Nth call, or with `*` every one,
 //! returns CODE).
 
 mod api;

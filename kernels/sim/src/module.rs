@@ -35,6 +35,8 @@ struct Entry {
 pub(crate) struct Function {
     pub kernel: Kernel,
     pub name: CString,
+    /// Handle of its module.
+    pub module: usize,
     /// Dynamic shared memory that its launches may use.
     pub shared_allowed: AtomicU32,
 }
@@ -74,7 +76,7 @@ impl Module {
     }
 
     /// Return a kernel that is in the PTX and in this library.
-    pub fn function(&self, name: &CStr) -> Result<Function, Code> {
+    pub fn function(&self, name: &CStr, module: usize) -> Result<Function, Code> {
         let entry = self.entries.iter().find(|entry| entry.name.as_c_str() == name).ok_or(code::NOT_FOUND)?;
         let kernel = emulator::find(name);
         // Both are built from one source, so their parameters have one size.
@@ -86,7 +88,7 @@ impl Module {
             );
             return Err(code::NO_BINARY);
         };
-        Ok(Function { kernel, name: name.to_owned(), shared_allowed: AtomicU32::new(SHARED_UNASKED) })
+        Ok(Function { kernel, name: name.to_owned(), module, shared_allowed: AtomicU32::new(SHARED_UNASKED) })
     }
 }
 

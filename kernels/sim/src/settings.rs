@@ -14,6 +14,9 @@ pub(crate) struct Settings {
     pub memory: usize,
     /// Version in CUDA's encoding: 12080 is 12.8.
     pub version: i32,
+    /// Calls that wait for the whole device keep every other call from enqueueing, and fail at once if a stream waits for a word.
+    /// For processes with one test at a time: other tests' streams would count too.
+    pub strict: bool,
 }
 
 /// Return the settings.
@@ -24,6 +27,7 @@ pub(crate) fn get() -> &'static Settings {
         devices: (number("KVTIDE_SIM_DEVICES", 1) as usize).min(DEVICES_MAX),
         memory: number("KVTIDE_SIM_MEMORY", 16 << 30) as usize,
         version: number("KVTIDE_SIM_VERSION", 12080) as i32,
+        strict: number("KVTIDE_SIM_STRICT", 0) != 0,
     })
 }
 

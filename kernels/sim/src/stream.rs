@@ -15,7 +15,7 @@ use crate::{
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -30,6 +30,8 @@ pub(crate) struct Launch {
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub shared_bytes: u32,
+    /// Handle of the module that the kernel is from.
+    pub module: usize,
     /// `u128`, so that it is aligned for any struct.
     pub params: Vec<u128>,
 }
@@ -54,12 +56,63 @@ pub(crate) enum Op {
     WaitWord {
         at: u64,
         value: u64,
+        /// Name of the thread that enqueued it.
+        by: String,
     },
     WriteWord {
         at: u64,
         value: u64,
     },
 }
+
+/// What a call takes away from the device.
+#[derive(Clone, Copy)]
+pub(crate) enum Taken {
+    Range { base: u64, bytes: usize },
+    Module(usize),
+}
+
+/// What a running operation uses.
+#[derive(Default)]
+struct Uses {
+    ranges: Vec<(u64, usize)>,
+    module: Option<usize>,
+}
+
+impl Op {
+    fn uses(&self) -> Uses {
+        let ranges = match self {
+            Self::Copy { to, from, bytes } => vec![(*to, *bytes), (*from, *bytes)],
+            Self::Batch(copies) => copies.iter().flat_map(|&(to, from, bytes)| [(to, bytes), (from, bytes)]).collect(),
+            Self::Fill { at, bytes, .. } => vec![(*at, *bytes)],
+            Self::WaitWord { at, .. } | Self::WriteWord { at, .. } => vec![(*at, size_of::<u64>())],
+            // What a kernel accesses is checked when it does.
+            Self::Launch(_) | Self::Record(..) | Self::Wait(..) => vec![],
+        };
+        let module = if let Self::Launch(launch) = self { Some(launch.module) } else { None };
+        Uses { ranges, module }
+    }
+}
+
+impl Uses {
+    fn needs(&self, taken: Taken) -> bool {
+        match taken {
+            Taken::Module(module) => self.module == Some(module),
+            Taken::Range { base, bytes } => {
+                self.ranges.iter().any(|&(at, length)| at < base + bytes as u64 && base < at + length as u64)
+            }
+        }
+    }
+}
+
+/// A stream that waits for a word.
+struct Gate {
+    at: u64,
+    by: String,
+}
+
+/// Held by calls that wait for the device, and shared by calls that enqueue, if the settings are strict.
+pub(crate) static DEVICE: RwLock<()> = RwLock::new(());
 
 /// A stream; its handle is the address inside the `Arc`.
 pub(crate) struct Stream {
@@ -71,7 +124,8 @@ pub(crate) struct Stream {
 #[derive(Default)]
 struct Queue {
     ops: VecDeque<Op>,
-    busy: bool,
+    running: Option<Uses>,
+    gate: Option<Gate>,
     closed: bool,
 }
 
@@ -96,6 +150,7 @@ impl Stream {
         if capture::takes(self.handle())? {
             return Ok(());
         }
+        let _device = settings::get().strict.then(|| DEVICE.read().unwrap_or_else(PoisonError::into_inner));
         self.lock().ops.push_back(op);
         self.changed.notify_one();
         Ok(())
@@ -108,7 +163,18 @@ impl Stream {
 
     pub fn is_idle(&self) -> bool {
         let queue = self.lock();
-        queue.ops.is_empty() && !queue.busy
+        queue.ops.is_empty() && queue.running.is_none()
+    }
+
+    /// Return whether an operation that has not ended uses it.
+    pub fn needs(&self, taken: Taken) -> bool {
+        let queue = self.lock();
+        queue.running.iter().any(|uses| uses.needs(taken)) || queue.ops.iter().any(|op| op.uses().needs(taken))
+    }
+
+    /// Return the word that it waits for, and the thread that enqueued the wait.
+    pub fn gate(&self) -> Option<(u64, String)> {
+        self.lock().gate.as_ref().map(|gate| (gate.at, gate.by.clone()))
     }
 
     /// Close the stream: enqueued operations still run, then its thread ends.
@@ -119,10 +185,10 @@ impl Stream {
 
     fn next(&self) -> Option<Op> {
         let mut queue = self.lock();
-        queue.busy = false;
+        queue.running = None;
         loop {
             if let Some(op) = queue.ops.pop_front() {
-                queue.busy = true;
+                queue.running = Some(op.uses());
                 return Some(op);
             }
             if queue.closed {
@@ -179,7 +245,11 @@ impl Stream {
                 event.wait(record);
                 Ok(())
             }
-            Op::WaitWord { at, value } => self.wait_word(at, value),
+            Op::WaitWord { at, value, by } => {
+                let ended = self.wait_word(at, value, by);
+                self.lock().gate = None;
+                ended
+            }
             Op::WriteWord { at, value } => {
                 let word = word(at)?;
                 word.store(value, Ordering::Release);
@@ -189,8 +259,12 @@ impl Stream {
     }
 
     /// Wait for a word with CUDA's GEQ: signed, and wrapping around.
-    fn wait_word(&self, at: u64, value: u64) -> Result<(), (Code, String)> {
+    fn wait_word(&self, at: u64, value: u64, by: String) -> Result<(), (Code, String)> {
+        let mut by = Some(by);
         while (word(at)?.load(Ordering::Acquire).wrapping_sub(value) as i64) < 0 {
+            if let Some(by) = by.take() {
+                self.lock().gate = Some(Gate { at, by });
+            }
             if context::lost(self.device) != 0 {
                 return Ok(());
             }

@@ -4,7 +4,7 @@ use super::{Handles, driver, list, put, queue};
 use crate::{
     code, context,
     module::{Function, Module, SHARED_MAX},
-    stream::{Launch, Op},
+    stream::{Launch, Op, Taken},
 };
 use std::{
     ffi::{CStr, c_char, c_int, c_uint, c_void},
@@ -54,17 +54,20 @@ driver! {
     }
 
     fn cuModuleUnload(handle: usize) {
-        context::current()?;
+        let device = context::current()?;
+        MODULES.get(handle)?;
+        queue::unused(Taken::Module(handle), "cuModuleUnload")?;
+        queue::drain(device, "cuModuleUnload")?;
         MODULES.remove(handle)?;
     }
 
     fn cuModuleGetFunction(to: *mut usize, module: usize, name: *const c_char) {
         context::current()?;
-        let module = MODULES.get(module)?;
+        let (handle, module) = (module, MODULES.get(module)?);
         list(name, 1)?;
         // SAFETY: not null; a string that ends in a zero byte.
         let name = unsafe { CStr::from_ptr(name) };
-        put(to, FUNCTIONS.add(Arc::new(module.function(name)?)))?;
+        put(to, FUNCTIONS.add(Arc::new(module.function(name, handle)?)))?;
     }
 
     /// Return the maximum threads of a block. Registers and spills are properties of a GPU: 0.
@@ -123,6 +126,6 @@ driver! {
         let mut params = vec![0_u128; given.len().div_ceil(size_of::<u128>()).max(1)];
         // SAFETY: the vector is at least as long.
         unsafe { params.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(given.as_ptr(), given.len()) };
-        stream.enqueue(Op::Launch(Box::new(Launch { kernel: function.kernel, grid, block, shared_bytes, params })))?;
+        stream.enqueue(Op::Launch(Box::new(Launch { kernel: function.kernel, module: function.module, grid, block, shared_bytes, params })))?;
     }
 }

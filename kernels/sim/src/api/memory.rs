@@ -5,6 +5,7 @@ use crate::{
     code::{self, Code},
     context,
     memory::{self, Kind},
+    stream::Taken,
 };
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
@@ -59,7 +60,7 @@ driver! {
     /// Wait for the device, as the driver does, but with a time limit, so that a test that would hang on a GPU fails here.
     fn cuMemFree_v2(address: u64) {
         let at = context::current()?;
-        queue::drain(at)?;
+        queue::drain(at, "cuMemFree")?;
         check(memory::free(address))?;
     }
 
@@ -72,9 +73,14 @@ driver! {
         check(memory::register(at.expose_provenance() as u64, bytes))?;
     }
 
+    /// Wait for the device, as the driver may.
     fn cuMemHostUnregister(at: *mut c_void) {
-        context::current()?;
-        check(memory::unregister(at.addr() as u64))?;
+        let (device, address) = (context::current()?, at.addr() as u64);
+        if let Some(range) = memory::find(address).filter(|range| range.base == address) {
+            queue::unused(Taken::Range { base: address, bytes: range.bytes }, "cuMemHostUnregister")?;
+        }
+        queue::drain(device, "cuMemHostUnregister")?;
+        check(memory::unregister(address))?;
     }
 
     fn cuMemHostGetDevicePointer_v2(to: *mut u64, at: *mut c_void, flags: c_uint) {
@@ -139,6 +145,9 @@ driver! {
     }
 
     fn cuMemUnmap(address: u64, bytes: usize) {
+        let device = context::current()?;
+        queue::unused(Taken::Range { base: address, bytes }, "cuMemUnmap")?;
+        queue::drain(device, "cuMemUnmap")?;
         check(memory::unmap(address, bytes))?;
     }
 

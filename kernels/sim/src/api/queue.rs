@@ -7,8 +7,8 @@ use crate::{
     context,
     event::Event,
     memory,
-    settings::DEVICES_MAX,
-    stream::{Op, Stream},
+    settings::{self, DEVICES_MAX},
+    stream::{DEVICE, Op, Stream, Taken},
 };
 use std::{
     cell::RefCell,
@@ -56,13 +56,34 @@ pub(super) fn stream(handle: usize) -> Result<Arc<Stream>, Code> {
     }
 }
 
-/// Wait until a device has completed all work.
-pub(super) fn drain(at: usize) -> Result<(), Code> {
+/// Refuse to take away what an operation that has not ended uses: on a GPU it would access whatever is there then.
+pub(super) fn unused(taken: Taken, call: &str) -> Result<(), Code> {
+    let at = context::current()?;
+    if STREAMS.all().iter().any(|stream| stream.needs(taken)) {
+        eprintln!("kvtide stand-in: {call} while operations on it are pending");
+        context::lose(at, code::ILLEGAL_ADDRESS);
+        return Err(code::ILLEGAL_ADDRESS);
+    }
+    Ok(())
+}
+
+/// Wait until a device has completed all work, as some calls of the driver do.
+pub(super) fn drain(at: usize, call: &str) -> Result<(), Code> {
+    let strict = settings::get().strict;
+    let _device = strict.then(|| DEVICE.write().unwrap_or_else(PoisonError::into_inner));
     let deadline = Instant::now() + DRAIN_MAX;
     for stream in STREAMS.all().iter().filter(|stream| stream.device == at) {
         while !stream.is_idle() {
-            if Instant::now() > deadline {
-                eprintln!("kvtide stand-in: a call that waits for the whole device would never return");
+            let gate = stream.gate();
+            if gate.is_some() && strict || Instant::now() > deadline {
+                let waiting = match gate {
+                    Some((at, by)) => format!("a stream that waits for the word at {at:#x}, enqueued by thread {by:?}"),
+                    None => "a stream that does not end".to_owned(),
+                };
+                eprintln!(
+                    "kvtide stand-in: {call} on thread {:?} waits for the device, and so for {waiting}",
+                    thread_name()
+                );
                 return Err(code::LAUNCH_FAILED);
             }
             // PACE: bounded by the deadline.
@@ -70,6 +91,11 @@ pub(super) fn drain(at: usize) -> Result<(), Code> {
         }
     }
     Ok(())
+}
+
+/// Return the name of this thread.
+fn thread_name() -> String {
+    std::thread::current().name().unwrap_or("unnamed").to_owned()
 }
 
 /// Refuse addresses that a GPU could copy only by accident: neither its memory nor within one registration.
@@ -177,7 +203,7 @@ driver! {
             return Err(code::INVALID_VALUE);
         }
         known(at, 8, "cuStreamWaitValue64")?;
-        stream.enqueue(Op::WaitWord { at, value })?;
+        stream.enqueue(Op::WaitWord { at, value, by: thread_name() })?;
     }
 
     fn cuStreamWriteValue64_v2(handle: usize, at: u64, value: u64, flags: c_uint) {
