@@ -108,6 +108,7 @@ impl Uses {
 /// A stream that waits for a word.
 struct Gate {
     at: u64,
+    value: u64,
     by: String,
 }
 
@@ -174,7 +175,10 @@ impl Stream {
 
     /// Return the word that it waits for, and the thread that enqueued the wait.
     pub fn gate(&self) -> Option<(u64, String)> {
-        self.lock().gate.as_ref().map(|gate| (gate.at, gate.by.clone()))
+        let queue = self.lock();
+        // A word that was written ends the wait, though the stream may not have looked yet.
+        let shut = |gate: &&Gate| word(gate.at).is_ok_and(|word| is_before(word, gate.value));
+        queue.gate.as_ref().filter(shut).map(|gate| (gate.at, gate.by.clone()))
     }
 
     /// Close the stream: enqueued operations still run, then its thread ends.
@@ -258,12 +262,12 @@ impl Stream {
         }
     }
 
-    /// Wait for a word with CUDA's GEQ: signed, and wrapping around.
+    /// Wait for a word with CUDA's GEQ.
     fn wait_word(&self, at: u64, value: u64, by: String) -> Result<(), (Code, String)> {
         let mut by = Some(by);
-        while (word(at)?.load(Ordering::Acquire).wrapping_sub(value) as i64) < 0 {
+        while is_before(word(at)?, value) {
             if let Some(by) = by.take() {
-                self.lock().gate = Some(Gate { at, by });
+                self.lock().gate = Some(Gate { at, value, by });
             }
             if context::lost(self.device) != 0 {
                 return Ok(());
@@ -273,6 +277,11 @@ impl Stream {
         }
         Ok(())
     }
+}
+
+/// Return whether a word has not reached a value, as CUDA compares: signed, and wrapping around.
+fn is_before(word: &AtomicU64, value: u64) -> bool {
+    (word.load(Ordering::Acquire).wrapping_sub(value) as i64) < 0
 }
 
 /// Return a word that hosts and devices share. It is looked up each time, because a word in freed memory is a fault.

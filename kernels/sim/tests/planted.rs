@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Cuda, Params};
+use common::{Cuda, LAUNCH_FAILED, Params};
 use std::process::Command;
 
 /// As samples/planted.cu declares it.
@@ -25,7 +25,6 @@ const SHARED: u32 = 512;
 
 const ILLEGAL_ADDRESS: u32 = 700;
 const MISALIGNED: u32 = 716;
-const LAUNCH_FAILED: u32 = 719;
 
 /// Bug of `planted.cu`, result of the stream, and part of the message.
 const CASES: &[(u32, u32, &str)] = &[

@@ -2,14 +2,14 @@
 
 use super::{
     fake::{Command, Fake, LONG, PLANES, Script, TOKENS, byte},
-    rig::{Bound, filled, is, on_device},
+    rig::{Bound, Sim, child, filled, is, on_device, passed, standing_in},
 };
 use kvtide_client::{
     Client, Options, StepSeq,
     cuda::{Priority, Stream},
 };
 use kvtide_wire::{entry::Op, status::Status};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 struct Scene {
     fake: Fake,
@@ -102,6 +102,37 @@ fn a_lane_whose_stream_is_captured_refuses_boundaries_and_goes_on_afterwards() {
     s.bound.lane.end().expect("end");
     assert!(s.bound.read_all(s.seq, 3) > 0);
     s.bound.same_table();
+}
+
+#[test]
+fn a_slab_that_goes_while_a_stream_waits_is_unregistered_after_the_wait() {
+    // In a process of its own, because no stream of another test may wait.
+    let name = "asynchronous::a_slab_that_goes_while_a_stream_waits_is_unregistered_after_the_wait";
+    if !standing_in() {
+        return;
+    }
+    if let Some(output) = child(name, &[("KVTIDE_SIM_STRICT", "1")]) {
+        return passed(&output);
+    }
+    let mut s = scene(Duration::from_millis(500));
+    let before = Sim::calls("cuMemHostUnregister");
+    s.fake.tell(Command::Answer { op: Op::Fault, with: Script::Silence });
+    s.begin();
+    s.bound.lane.boundary_async(0).expect("at once");
+    s.fake.tell(Command::SlabGone);
+    s.bound.done();
+    assert_eq!(s.bound.lane.check().expect_err("late").status(), Status::TimedOut);
+    s.bound.lane.end().expect("end");
+    let deadline = Instant::now() + LONG;
+    while Sim::calls("cuMemHostUnregister") == before {
+        assert!(Instant::now() < deadline, "the slab stays registered");
+        std::thread::yield_now();
+    }
+    assert!(!s.bound.device.is_lost(), "nothing waited for the device while a stream waited");
+    s.begin();
+    let page = s.bound.read(s.seq, 1, 0);
+    s.bound.done();
+    assert!(is(&page, byte(s.seq, 1, 0)), "pages on the device are as before");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use kvtide_client::{
     Channel, Client, CudaDevice, DeviceChoice, Lane, Options, Pass, StepSeq,
     cuda::{Buffer, Device, Driver, Event, Pinned, Priority, Stream, WaitWord, Which},
 };
+use kvtide_cuda_sim::driver_function;
 use std::{
     ffi::{CString, c_char},
     sync::Arc,
@@ -170,27 +171,12 @@ pub struct Sim;
 
 #[allow(unsafe_code)]
 impl Sim {
-    fn symbol(name: &str) -> *mut std::ffi::c_void {
-        // SAFETY: functions of the C library, declared with their types.
-        unsafe extern "C" {
-            fn dlopen(path: *const c_char, flags: i32) -> *mut std::ffi::c_void;
-            fn dlsym(library: *mut std::ffi::c_void, name: *const c_char) -> *mut std::ffi::c_void;
-        }
-        kvtide_cuda_sim::install();
-        let path = std::env::var("KVTIDE_LIBCUDA").expect("installed");
-        let (path, name) = (CString::new(path).expect("path"), CString::new(name).expect("name"));
-        // SAFETY: strings that end in a zero byte; 2 is RTLD_NOW. The library is the simulated driver, already loaded.
-        let found = unsafe { dlsym(dlopen(path.as_ptr(), 2), name.as_ptr()) };
-        assert!(!found.is_null(), "the simulated driver exports {name:?}");
-        found
-    }
-
     /// Make the nth call of a function from now on fail.
     pub fn fail(call: &str, nth: u64, code: u32) {
         let call = CString::new(call).expect("name");
         // SAFETY: the simulated driver's function has this type.
         unsafe {
-            let fail: unsafe extern "C" fn(*const c_char, u64, u32) = std::mem::transmute(Self::symbol("kvt_sim_fail"));
+            let fail: unsafe extern "C" fn(*const c_char, u64, u32) = driver_function("kvt_sim_fail");
             fail(call.as_ptr(), nth, code);
         }
     }
@@ -198,26 +184,20 @@ impl Sim {
     /// Cancel all requested failures.
     pub fn mend() {
         // SAFETY: the simulated driver's function has this type.
-        unsafe { std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C" fn()>(Self::symbol("kvt_sim_mend"))() };
+        unsafe { driver_function::<unsafe extern "C" fn()>("kvt_sim_mend")() };
     }
 
     /// Simulate the loss of the device.
     pub fn lose(code: u32) {
         // SAFETY: the simulated driver's function has this type.
-        unsafe {
-            let lose: unsafe extern "C" fn(u32, u32) = std::mem::transmute(Self::symbol("kvt_sim_lose"));
-            lose(0, code);
-        }
+        unsafe { driver_function::<unsafe extern "C" fn(u32, u32)>("kvt_sim_lose")(0, code) };
     }
 
     /// Return how often a function was called.
     pub fn calls(call: &str) -> u64 {
         let call = CString::new(call).expect("name");
         // SAFETY: the simulated driver's function has this type.
-        unsafe {
-            let calls: unsafe extern "C" fn(*const c_char) -> u64 = std::mem::transmute(Self::symbol("kvt_sim_calls"));
-            calls(call.as_ptr())
-        }
+        unsafe { driver_function::<unsafe extern "C" fn(*const c_char) -> u64>("kvt_sim_calls")(call.as_ptr()) }
     }
 }
 

@@ -4,7 +4,7 @@ use kvtide_client::{Channel, Client, Options, SpaceSpec};
 use kvtide_wire::{
     entry::{Completion, Job, JobDone, JobKind, NONE_U16, NONE_U32, Op, SAMPLED, Submission},
     geometry::Plane,
-    hello::{Hello, Limits, MESSAGE_MAX, Slab, Welcome},
+    hello::{Hello, Limits, MESSAGE_MAX, Slab, SlabGone, Welcome},
     layout::Shape,
     lists::List,
     os::{
@@ -54,6 +54,9 @@ pub enum Command {
     Scores(Sender<Vec<Scores>>),
     /// Answer the next request of this kind with this script.
     Answer { op: Op, with: Script },
+    /// Take the slab of host frames away.
+    #[allow(dead_code)] // for tests on a device
+    SlabGone,
     /// Push a completion that matches no request.
     Stray(Completion),
     /// Close everything at once.
@@ -329,6 +332,9 @@ impl Core {
                 let _ = answer.send(std::iter::from_fn(|| scores.read()).collect());
             }
             Command::Answer { op, with } => self.scripts.push((op, with)),
+            Command::SlabGone => {
+                self.socket.send(&SlabGone { slab: SLAB }.encode(), &[]).expect("send");
+            }
             Command::Stray(completion) => {
                 self.side.channels[0].completions.push(&completion).expect("room");
                 self.side.channels[0].waker.wake();

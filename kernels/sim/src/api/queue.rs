@@ -12,7 +12,7 @@ use crate::{
 };
 use std::{
     cell::RefCell,
-    ffi::{c_int, c_uint},
+    ffi::{CStr, c_int, c_uint},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -84,6 +84,7 @@ pub(super) fn drain(at: usize, call: &str) -> Result<(), Code> {
                     "kvtide stand-in: {call} on thread {:?} waits for the device, and so for {waiting}",
                     thread_name()
                 );
+                context::lose(at, code::LAUNCH_FAILED);
                 return Err(code::LAUNCH_FAILED);
             }
             // PACE: bounded by the deadline.
@@ -95,7 +96,11 @@ pub(super) fn drain(at: usize, call: &str) -> Result<(), Code> {
 
 /// Return the name of this thread.
 fn thread_name() -> String {
-    std::thread::current().name().unwrap_or("unnamed").to_owned()
+    // The system's name: a thread of the program is unknown to this library's copy of std.
+    let mut name = [0_u8; 16];
+    // SAFETY: the buffer is as long as said; the call ends it with a zero byte.
+    unsafe { libc::pthread_getname_np(libc::pthread_self(), name.as_mut_ptr().cast(), name.len()) };
+    CStr::from_bytes_until_nul(&name).map_or_else(|_| String::new(), |name| name.to_string_lossy().into_owned())
 }
 
 /// Refuse addresses that a GPU could copy only by accident: neither its memory nor within one registration.

@@ -14,6 +14,8 @@ pub const CAPTURED_EVENT: u32 = 907;
 pub const GLOBAL: u32 = 0;
 pub const THREAD_LOCAL: u32 = 1;
 pub const RELAXED: u32 = 2;
+/// `CUDA_ERROR_LAUNCH_FAILED`.
+pub const LAUNCH_FAILED: u32 = 719;
 /// `CUDA_ERROR_INVALID_VALUE`.
 pub const INVALID_VALUE: u32 = 1;
 /// Longer than any kernel of these tests needs, on any machine.
@@ -91,8 +93,22 @@ impl Cuda {
         address
     }
 
+    pub fn try_free(&self, address: u64) -> u32 {
+        call!(self, cuMemFree_v2(address) as fn(u64))
+    }
+
     pub fn free(&self, address: u64) {
-        assert_eq!(call!(self, cuMemFree_v2(address) as fn(u64)), 0);
+        assert_eq!(self.try_free(address), 0);
+    }
+
+    /// Unload the module.
+    pub fn unload(&self) -> u32 {
+        call!(self, cuModuleUnload(self.module) as fn(usize))
+    }
+
+    /// Make a stream wait until the word has reached a value.
+    pub fn wait_word(&self, stream: Stream, at: u64, value: u64) -> u32 {
+        call!(self, cuStreamWaitValue64_v2(stream, at, value, 0) as fn(usize, u64, u64, c_uint))
     }
 
     /// Register host memory with the device.
@@ -103,9 +119,13 @@ impl Cuda {
         at.expose_provenance() as u64
     }
 
-    pub fn unregister<T>(&self, memory: &mut [T]) {
+    pub fn try_unregister<T>(&self, memory: &mut [T]) -> u32 {
         let at = memory.as_mut_ptr().cast::<c_void>();
-        assert_eq!(call!(self, cuMemHostUnregister(at) as fn(*mut c_void)), 0);
+        call!(self, cuMemHostUnregister(at) as fn(*mut c_void))
+    }
+
+    pub fn unregister<T>(&self, memory: &mut [T]) {
+        assert_eq!(self.try_unregister(memory), 0);
     }
 
     pub fn copy(&self, to: u64, from: u64, bytes: usize, stream: Stream) -> u32 {

@@ -286,7 +286,14 @@ impl CudaMemory {
         Ok(count)
     }
 
+    /// Unmap slabs that are gone and that nothing uses. Not while a stream waits for a word: the driver may wait for the whole device
+    /// when memory is unregistered, and this thread is the one that ends the stream's wait. No wait can begin meanwhile.
     fn unmap_idle(&mut self) {
+        let gate = Arc::clone(&self.gate);
+        let waits = gate.enter();
+        if *waits > 0 {
+            return;
+        }
         let uses = |slab: u32| {
             if self.showing.contains(&Some(slab)) {
                 return true;
