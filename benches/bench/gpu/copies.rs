@@ -5,14 +5,16 @@ use super::super::report::Target;
 use super::Place;
 use super::figures::Figures;
 use kvtide_client::cuda::Way;
+use kvtide_client::cuda::copy::Crossover;
 use kvtide_client::cuda::measure::{Kind, copies};
 
-const SCATTERED: f64 = 0.92;
+const SCATTERED: f64 = 0.95;
 const CONTIGUOUS: f64 = 0.97;
 const FRAGMENTS: f64 = 0.80;
 
 pub(super) fn measure(place: &Place, figures: &mut Figures) -> Result<(), BenchError> {
-    for found in copies(&place.device, place.size(figures))? {
+    let (both, crossover) = copies(&place.device, place.size(figures))?;
+    for found in both {
         let (to, words) = match found.way {
             Way::Down => ("to_host", "HBM → host"),
             Way::Up | Way::Within => ("to_device", "host → HBM"),
@@ -50,5 +52,22 @@ pub(super) fn measure(place: &Place, figures: &mut Figures) -> Result<(), BenchE
         let what = format!("{words}, engine layout, fragments of 4 to 16 KiB ÷ one large copy, worst");
         figures.judged(format!("copy_fragments_{to}"), what, (fragments, "x"), Target::AtLeast(FRAGMENTS));
     }
+    choice(&crossover, figures);
     Ok(())
+}
+
+/// Report the rates from which the choice between copy engines and kernel was made.
+fn choice(crossover: &Crossover, figures: &mut Figures) {
+    for row in &crossover.measured {
+        let (way, words) = match row.way {
+            Way::Up => ("to_device", "host → HBM"),
+            Way::Down => ("to_host", "HBM → host"),
+            Way::Within => ("within", "within HBM"),
+        };
+        let size = row.bytes >> 10;
+        for (by, rate) in [("engines", row.engines), ("kernel", row.kernel)] {
+            let what = format!("{words}, {size} KiB in batches of {}, by {by}", row.batch);
+            figures.plain(format!("copy_{by}_{size}k_x{}_{way}_gb_s", row.batch), what, rate / 1e9, "GB/s");
+        }
+    }
 }

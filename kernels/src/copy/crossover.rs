@@ -1,22 +1,35 @@
-//! The fragment size from which copy engines are worth using, measured once on the device where the copier works.
+//! The fragment size from which copy engines are worth using, measured once for each device of the process.
 //!
 //! A copy engine needs a fixed time to start each copy. A kernel does not, but takes multiprocessors from the model. So the engines
 //! get all sizes that they copy about as fast.
+//!
+//! What counts is the rate of the device, not the time of the calls. A trial is therefore enqueued behind a word that is released
+//! when everything has been enqueued.
 
-use super::{Copier, Copy, Path, Way, slots::Part};
-use crate::{Buffer, Error, Event, Pinned, Result};
+use super::{BATCHES_MAX, COPIES_MAX, Copier, Copy, Path, Ticket, Way, slots::Part};
+use crate::{Buffer, Error, Event, Pinned, Result, WaitWord};
 use std::{
     fmt,
+    sync::mpsc,
     time::{Duration, Instant},
 };
 
 /// Sizes to try, in bytes: the fragments of engines' layouts, and pages.
 const SIZES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 
-/// Bytes of one trial: 35 µs of a 55 GB/s bus, so that the start is a small part.
-const TRIAL: usize = 2 << 20;
+/// Copies of a batch to try: few, as for one fault, and as many as a batch may have.
+const BATCHES: [usize; 2] = [64, COPIES_MAX];
 
-/// The engines are chosen if they take at most this much longer than the kernel.
+/// Bytes of one trial: 600 µs of a 55 GB/s bus, so that start and end are a small part. Less if that much memory is not free.
+const TRIALS: [usize; 3] = [32 << 20, 8 << 20, 2 << 20];
+
+/// Maximum batches of a trial.
+const FLIGHT: usize = BATCHES_MAX / 2;
+
+/// The device is held at most this long: its queues are bounded, and a full one would block the calls that fill it.
+const HOLD_MAX: Duration = Duration::from_millis(5);
+
+/// The engines are chosen if they take at most this much longer than the kernel, because the kernel takes time from the model.
 const WORTH: f64 = 1.10;
 
 /// Used if nothing could be measured: bytes that a copy engine of an H100-class GPU would copy in its start time of 2 to 3 µs,
@@ -30,6 +43,8 @@ pub struct Measured {
     pub way: Way,
     /// Bytes of a fragment.
     pub bytes: usize,
+    /// Copies of a batch.
+    pub batch: usize,
     /// Rate of the copy engines in bytes per second.
     pub engines: f64,
     /// Rate of the kernel in bytes per second.
@@ -92,9 +107,23 @@ impl fmt::Display for Crossover {
     }
 }
 
+/// Return what was measured on the device for copiers with the same launches, or measure it now.
+pub(super) fn of_device(copier: &mut Copier) -> Result<Crossover> {
+    let device = std::sync::Arc::clone(copier.device());
+    let key = (copier.options.blocks, copier.options.launch_bytes, copier.engines == super::Engines::Batched);
+    // Held during the measurement: two at a time would measure each other.
+    let mut known = device.crossovers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let Some((_, found)) = known.iter().find(|(of, _)| *of == key) {
+        return Ok(found.clone());
+    }
+    let found = measure(copier, Instant::now() + super::MEASURE_MAX)?;
+    known.push((key, found.clone()));
+    Ok(found)
+}
+
 /// Measure until the deadline. If the device is full or too slow, keep the estimate for the sizes not measured and record the
 /// reason.
-pub(super) fn measure(copier: &mut Copier, deadline: Instant) -> Result<Crossover> {
+fn measure(copier: &mut Copier, deadline: Instant) -> Result<Crossover> {
     let began = Instant::now();
     let mut found = Crossover::of(Path::Measured);
     match Bench::new(copier) {
@@ -115,8 +144,13 @@ pub(super) fn measure(copier: &mut Copier, deadline: Instant) -> Result<Crossove
     Ok(found)
 }
 
-/// Return the smallest size from which on the engines are about as fast.
+/// Return the smallest size from which on the engines are about as fast, in batches of every size.
 fn first_worth(measured: &[Measured]) -> usize {
+    BATCHES.into_iter().map(|batch| first_worth_in(measured, batch)).max().unwrap_or(0)
+}
+
+fn first_worth_in(measured: &[Measured], batch: usize) -> usize {
+    let measured: Vec<&Measured> = measured.iter().filter(|m| m.batch == batch).collect();
     let slower = measured.iter().rposition(|m| m.engines * WORTH < m.kernel);
     match slower {
         None => 0,
@@ -127,34 +161,61 @@ fn first_worth(measured: &[Measured]) -> usize {
 }
 
 struct Bench {
+    trial: usize,
     there: Buffer,
     here: Pinned,
     began: Event,
     ended: Event,
+    /// `None`: streams of this device cannot wait, so a trial includes the time of its calls.
+    word: Option<WaitWord>,
+}
+
+/// A trial: fragments of one size, in batches.
+#[derive(Clone, Copy)]
+struct Trial {
+    way: Way,
+    bytes: usize,
+    batch: usize,
 }
 
 impl Bench {
+    /// Create it with as much memory as is free.
     fn new(copier: &Copier) -> Result<Self> {
+        let full = |made: &Result<Self>| made.as_ref().err().is_some_and(Error::is_out_of_memory);
+        let mut made = Self::with(copier, TRIALS[0]);
+        for trial in &TRIALS[1..] {
+            if full(&made) {
+                made = Self::with(copier, *trial);
+            }
+        }
+        made
+    }
+
+    fn with(copier: &Copier, trial: usize) -> Result<Self> {
         let device = copier.device();
+        let waits = device.works()?.stream_waits.works();
         // Fragments are scattered on both sides, as pages are; twice the memory on the device, for copies within it.
         Ok(Self {
-            there: Buffer::new(device, 4 * TRIAL)?,
-            here: Pinned::new(device, 2 * TRIAL)?,
+            trial,
+            there: Buffer::new(device, 4 * trial)?,
+            here: Pinned::new(device, 2 * trial)?,
             began: Event::timed(device)?,
             ended: Event::timed(device)?,
+            word: if waits { Some(WaitWord::new(device)?) } else { None },
         })
     }
 
     fn ways(&self, copier: &mut Copier, deadline: Instant, found: &mut Crossover) -> Result<()> {
         for way in Way::ALL {
             let mut measured = Vec::new();
-            for bytes in SIZES {
-                let rate = |path, copier: &mut Copier| self.rate(copier, way, bytes, path, deadline);
+            for (batch, bytes) in BATCHES.into_iter().flat_map(|batch| SIZES.map(|bytes| (batch, bytes))) {
+                let trial = Trial { way, bytes, batch };
+                let rate = |path, copier: &mut Copier| self.rate(copier, trial, path, deadline);
                 let (Some(engines), Some(kernel)) = (rate(Path::Engines, copier)?, rate(Path::Kernel, copier)?) else {
                     found.cut_short = Some(format!("the device took longer than {:?}", super::MEASURE_MAX));
                     return Ok(());
                 };
-                measured.push(Measured { way, bytes, engines, kernel });
+                measured.push(Measured { way, bytes, batch, engines, kernel });
             }
             found.set(way, first_worth(&measured));
             found.measured.append(&mut measured);
@@ -162,42 +223,69 @@ impl Bench {
         Ok(())
     }
 
-    /// Return the rate, in bytes per second, of the better of two trials after a warm-up; `None` if time has run out.
-    fn rate(&self, copier: &mut Copier, way: Way, bytes: usize, path: Path, deadline: Instant) -> Result<Option<f64>> {
-        let copies = self.copies(way, bytes);
+    /// Return the rate, in bytes per second, of the better of two trials; `None` if time has run out.
+    fn rate(&self, copier: &mut Copier, trial: Trial, path: Path, deadline: Instant) -> Result<Option<f64>> {
+        let copies = self.copies(trial);
         copier.crossover = Crossover::of(path);
         let part = if path == Path::Kernel { Part::Kernel } else { Part::Engines };
         let mut best = f64::INFINITY;
-        for round in 0..3 {
+        for _ in 0..2 {
             if Instant::now() >= deadline {
                 return Ok(None);
             }
-            copier.lanes[way.index()].stream(part).record(&self.began)?;
-            // SAFETY: within the bench's memory, which stays until everything has ended, or for ever; nothing else uses it.
-            let ticket = unsafe { copier.submit(way, &copies) }?;
-            copier.lanes[way.index()].stream(part).record(&self.ended)?;
+            let tickets = self.held(copier, (trial.way, part), |copier| {
+                copier.lanes[trial.way.index()].stream(part).record(&self.began)?;
+                // SAFETY: within the bench's memory, which stays until everything has ended, or for ever; nothing else uses it.
+                let submit = |batch| unsafe { copier.submit(trial.way, batch) };
+                let tickets: Vec<Ticket> = copies.chunks(trial.batch).map(submit).collect::<Result<_>>()?;
+                copier.lanes[trial.way.index()].stream(part).record(&self.ended)?;
+                Ok(tickets)
+            })?;
             if !self.ended.wait_until(deadline)? {
                 return Ok(None);
             }
-            if !copier.poll(ticket)? {
-                return Err(Error::invalid("ticket", "its batch has not ended when an event behind it had"));
+            for ticket in tickets {
+                if !copier.poll(ticket)? {
+                    return Err(Error::invalid("ticket", "its batch has not ended when an event behind it had"));
+                }
             }
-            if round > 0 {
-                best = best.min(self.ended.since(&self.began)?.as_secs_f64());
-            }
+            best = best.min(self.ended.since(&self.began)?.as_secs_f64());
         }
-        Ok(Some(TRIAL as f64 / best.max(1e-9)))
+        Ok(Some((copies.len() * trial.bytes) as f64 / best.max(1e-9)))
     }
 
-    /// Return fragments of one size in every other place, so that none are neighbours.
-    fn copies(&self, way: Way, bytes: usize) -> Vec<Copy> {
+    /// Enqueue work behind a word that is released afterwards, or after [`HOLD_MAX`].
+    fn held<T>(
+        &self,
+        copier: &mut Copier,
+        (way, part): (Way, Part),
+        enqueue: impl FnOnce(&mut Copier) -> Result<T>,
+    ) -> Result<T> {
+        let Some(word) = &self.word else { return enqueue(copier) };
+        let target = word.arm()?;
+        copier.lanes[way.index()].stream(part).wait_word(word, target)?;
+        std::thread::scope(|scope| {
+            let (enqueued, over) = mpsc::channel::<()>();
+            scope.spawn(move || {
+                // It ends at once when the sender is dropped. This thread makes no call that a full queue could block.
+                let _ = over.recv_timeout(HOLD_MAX);
+                word.release(target);
+            });
+            let result = enqueue(copier);
+            drop(enqueued);
+            result
+        })
+    }
+
+    /// Return fragments of one size in every other place, so that none are neighbours: a trial of them, in at most [`FLIGHT`] batches.
+    fn copies(&self, Trial { way, bytes, batch }: Trial) -> Vec<Copy> {
         let (here, there) = (self.here.address(), self.there.address());
         let (from, to) = match way {
             Way::Up => (here, there),
             Way::Down => (there, here),
-            Way::Within => (there, there + 2 * TRIAL as u64),
+            Way::Within => (there, there + 2 * self.trial as u64),
         };
-        (0..TRIAL / bytes)
+        (0..(self.trial / bytes).min(batch * FLIGHT))
             .map(|n| (n * 2 * bytes) as u64)
             .map(|at| Copy { from: from + at, to: to + at, bytes, region: 0 })
             .collect()
@@ -206,10 +294,13 @@ impl Bench {
 
 #[cfg(test)]
 mod tests {
-    use super::{Measured, Way, first_worth};
+    use super::{BATCHES, Measured, Way, first_worth};
 
     fn measured(rates: &[(usize, f64, f64)]) -> Vec<Measured> {
-        rates.iter().map(|&(bytes, engines, kernel)| Measured { way: Way::Up, bytes, engines, kernel }).collect()
+        let of = |batch| {
+            rates.iter().map(move |&(bytes, engines, kernel)| Measured { way: Way::Up, bytes, batch, engines, kernel })
+        };
+        BATCHES.into_iter().flat_map(of).collect()
     }
 
     #[test]
@@ -222,5 +313,13 @@ mod tests {
     #[test]
     fn one_lucky_small_size_does_not_lower_it() {
         assert_eq!(first_worth(&measured(&[(4, 20.0, 10.0), (16, 4.0, 10.0), (64, 10.0, 10.0)])), 40);
+    }
+
+    #[test]
+    fn the_kernel_keeps_a_size_that_it_copies_faster_in_small_batches() {
+        let mut all = measured(&[(4, 1.0, 10.0), (16, 10.0, 10.0), (64, 10.0, 10.0)]);
+        assert_eq!(first_worth(&all), 10);
+        all[1].engines = 5.0;
+        assert_eq!((all[1].bytes, all[1].batch, first_worth(&all)), (16, BATCHES[0], 40));
     }
 }

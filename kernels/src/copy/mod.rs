@@ -31,8 +31,8 @@ pub const BATCHES_MAX: usize = 32;
 /// Maximum copies of one batch.
 pub const COPIES_MAX: usize = 1024;
 
-/// Maximum time of the measurement.
-pub const MEASURE_MAX: Duration = Duration::from_millis(50);
+/// Maximum time of the measurement of a device.
+pub const MEASURE_MAX: Duration = Duration::from_millis(400);
 
 /// Maximum time that a dropped copier waits for its batches.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
@@ -148,8 +148,8 @@ pub struct Copier {
 }
 
 impl Copier {
-    /// Create streams and lists, and measure from which size the copy engines are worth using: at most [`MEASURE_MAX`], after the
-    /// driver has compiled the kernel.
+    /// Create streams and lists, and measure from which size the copy engines are worth using. The process's first copier on the
+    /// device does that, in at most [`MEASURE_MAX`], after the driver has compiled the kernel.
     ///
     /// # Errors
     /// The device is full or lost, or the requested path does not work on it.
@@ -182,7 +182,7 @@ impl Copier {
             stats: Stats::default(),
         };
         if options.path == Path::Measured && copier.kernel.is_ok() {
-            copier.crossover = crossover::measure(&mut copier, Instant::now() + MEASURE_MAX)?;
+            copier.crossover = crossover::of_device(&mut copier)?;
         }
         if copier.kernel.is_err() {
             copier.crossover = Crossover::of(Path::Engines);

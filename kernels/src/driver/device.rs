@@ -1,7 +1,7 @@
 //! One device, through its primary context, which the engine's own framework uses, too.
 
 use super::{Code, DeviceInfo, Driver, Uuid, Works, trials};
-use crate::{Error, Result, module::Loaded, stream::Words};
+use crate::{Error, Result, copy::Crossover, module::Loaded, stream::Words};
 use cudarc::driver::sys::CUcontext;
 use std::{
     marker::PhantomData,
@@ -62,6 +62,8 @@ pub struct Device {
     trying: Mutex<()>,
     pub(crate) words: Words,
     pub(crate) modules: Loaded,
+    /// Measured crossovers, by what they depend on.
+    pub(crate) crossovers: Mutex<Vec<((u32, u32, bool), Crossover)>>,
 }
 
 // SAFETY: a context may be used by any thread that makes it current, which every call does.
@@ -112,6 +114,7 @@ impl Device {
             trying: Mutex::new(()),
             words: Words::default(),
             modules: Loaded::default(),
+            crossovers: Mutex::default(),
         });
         open.push(Arc::downgrade(&device));
         Ok(device)

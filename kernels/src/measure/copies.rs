@@ -3,7 +3,7 @@
 use super::Size;
 use super::memory::Random;
 use super::timing::{PATIENCE, Timer, in_turns};
-use crate::copy::{Copier, Copy, Options, Way};
+use crate::copy::{Copier, Copy, Crossover, Options, Way};
 use crate::{Buffer, Device, Error, Pinned, Priority, Result, Stream};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -54,17 +54,18 @@ pub struct Copies {
     pub crossover_bytes: usize,
 }
 
-/// Measure both directions, one after the other.
+/// Measure both directions, one after the other. Return also what the choice between copy engines and kernel is made from.
 ///
 /// # Errors
 /// The device is full or lost.
-pub fn copies(device: &Arc<Device>, size: Size) -> Result<[Copies; 2]> {
+pub fn copies(device: &Arc<Device>, size: Size) -> Result<([Copies; 2], Crossover)> {
     let (bytes, rounds) = match size {
         Size::Full => (512 << 20, 7),
         Size::Tiny => (4 << 20, 1),
     };
     let mut rig = Rig::new(device, bytes)?;
-    Ok([rig.measure(Way::Up, rounds)?, rig.measure(Way::Down, rounds)?])
+    let found = [rig.measure(Way::Up, rounds)?, rig.measure(Way::Down, rounds)?];
+    Ok((found, rig.copier.crossover().clone()))
 }
 
 /// Two buffers of the same size.

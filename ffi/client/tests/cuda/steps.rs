@@ -1,11 +1,12 @@
 //! Steps on a stream: resident pages, pages that arrive by faults, and mismatches that the integrity sample finds.
 
 use super::{
-    fake::{Fake, LONG, PAGE, TOKENS},
+    fake::{Command, Fake, LONG, PAGE, SLAB_BYTES, TOKENS},
     rig::{Bound, Sim, child, engine_memory, filled, on_device, passed, standing_in},
 };
 use kvtide_client::{Client, CudaDevice, DeviceChoice, Options, StepSeq};
 use kvtide_wire::status::Status;
+use std::time::Instant;
 
 #[test]
 fn pages_leave_the_device_and_come_back_with_their_bytes() {
@@ -28,11 +29,24 @@ fn pages_leave_the_device_and_come_back_with_their_bytes() {
         (3, 3 * PAGE as u64, 3 * PAGE as u64)
     );
     assert_eq!((stats.sample_checked, stats.sample_failed), (3, 0));
-    assert!(stats.registered_bytes > 0, "the slab was registered when it was first touched");
+    assert_eq!(stats.registered_bytes, SLAB_BYTES, "once");
     let copies = client.device_copies().expect("on a device");
     assert_eq!(copies.engine_bytes + copies.kernel_bytes, 6 * PAGE as u64, "{copies:?}");
     assert_eq!(copies.failed, 0);
     assert_eq!(bound.read_all(seq, 4), 0, "resident again");
+}
+
+#[test]
+fn a_slab_is_registered_when_it_is_announced() {
+    let fake = Fake::start();
+    let client = Client::attach(on_device(&fake)).expect("attach");
+    fake.tell(Command::Slab);
+    let deadline = Instant::now() + LONG;
+    while client.stats().registered_bytes == 0 {
+        assert!(Instant::now() < deadline, "nobody registers it");
+        std::thread::yield_now();
+    }
+    assert_eq!(client.stats().registered_bytes, SLAB_BYTES);
 }
 
 #[test]

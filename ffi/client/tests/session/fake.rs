@@ -36,6 +36,9 @@ pub const FRAMES: u32 = 24;
 const STRIDE: u32 = 1024;
 const SLOTS: u32 = 64;
 const SLAB: u32 = 3;
+/// Bytes of the slab.
+#[allow(dead_code)] // for tests on a device
+pub const SLAB_BYTES: u64 = (SLOTS * STRIDE) as u64;
 /// Limit of every wait in a test.
 pub const LONG: Duration = Duration::from_secs(20);
 
@@ -54,6 +57,9 @@ pub enum Command {
     Scores(Sender<Vec<Scores>>),
     /// Answer the next request of this kind with this script.
     Answer { op: Op, with: Script },
+    /// Grant the slab of host frames, of which nothing is used yet.
+    #[allow(dead_code)] // for tests on a device
+    Slab,
     /// Take the slab of host frames away.
     #[allow(dead_code)] // for tests on a device
     SlabGone,
@@ -332,6 +338,7 @@ impl Core {
                 let _ = answer.send(std::iter::from_fn(|| scores.read()).collect());
             }
             Command::Answer { op, with } => self.scripts.push((op, with)),
+            Command::Slab => self.grant(),
             Command::SlabGone => {
                 self.socket.send(&SlabGone { slab: SLAB }.encode(), &[]).expect("send");
             }
@@ -343,15 +350,19 @@ impl Core {
         }
     }
 
-    /// Return a host frame. The slab is granted with the first one.
-    fn slot(&mut self) -> u32 {
+    /// Grant the slab of host frames, unless it is granted.
+    fn grant(&mut self) {
         if self.slab.is_none() {
-            let bytes = u64::from(SLOTS * STRIDE);
-            let memfd = Memfd::shared("fake-slab", bytes).expect("memfd");
-            let slab = Slab { slab: SLAB, class: 0, frames: SLOTS, stride: STRIDE, bytes };
+            let memfd = Memfd::shared("fake-slab", SLAB_BYTES).expect("memfd");
+            let slab = Slab { slab: SLAB, class: 0, frames: SLOTS, stride: STRIDE, bytes: SLAB_BYTES };
             self.socket.send(&slab.encode().expect("slab"), &[memfd.as_fd()]).expect("send");
             self.slab = Some(memfd);
         }
+    }
+
+    /// Return a host frame. The slab is granted with the first one.
+    fn slot(&mut self) -> u32 {
+        self.grant();
         self.next_slot += 1;
         self.next_slot - 1
     }

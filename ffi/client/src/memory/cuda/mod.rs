@@ -33,7 +33,7 @@ use kvtide_kernels::{
     copy::{self, COPIES_MAX, Copier, Copy, Ticket, Way},
 };
 use kvtide_wire::{hello::Slab, status::Status};
-use slabs::DeviceSlab;
+use slabs::{DeviceSlab, Registered};
 use std::{
     collections::{HashMap, VecDeque},
     mem::ManuallyDrop,
@@ -156,11 +156,11 @@ impl CudaMemory {
             Place::Host { slab, slot } => {
                 let slab = self.slabs.get(&slab)?;
                 let room = self.classes.get(slab.class())?.0;
-                // If registration fails, this copy fails; the next copy tries again.
-                let (at, registered) = slab.frame(slot)?.ok()?;
-                self.counts.registered_bytes += registered.bytes;
-                self.counts.registered_ns += u64::try_from(registered.took.as_nanos()).unwrap_or(u64::MAX);
-                (room >= bytes).then_some((at, registered.region))
+                let offset = slab.offset(slot)?;
+                // Registered when it was announced. If that failed, this copy tries again, and fails with it.
+                let registered = slab.register().ok()?;
+                self.counts.registered(slab, &registered);
+                (room >= bytes).then_some((registered.address + offset, registered.address))
             }
         }
     }
@@ -309,6 +309,15 @@ impl CudaMemory {
     }
 }
 
+impl Counts {
+    fn registered(&mut self, slab: &DeviceSlab, registered: &Registered) {
+        if let Some(took) = registered.took {
+            self.registered_bytes += slab.bytes();
+            self.registered_ns += u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        }
+    }
+}
+
 /// Return the direction of a copy.
 fn way(op: &CopyOp) -> Way {
     match (op.from, op.to) {
@@ -336,6 +345,12 @@ impl TierMemory for CudaMemory {
     fn add_slab(&mut self, slab: &Slab, memfd: OwnedFd) -> Result<()> {
         check_slab(slab, self.classes.get(usize::from(slab.class)).map(|c| c.1), self.slabs.contains_key(&slab.slab))?;
         let mapped = DeviceSlab::new(&self.device, slab, memfd)?;
+        // Now, and not in front of the first copy. While a stream waits for a word, the driver is not given a reason to wait for it.
+        if *self.gate.enter() == 0
+            && let Ok(registered) = mapped.register()
+        {
+            self.counts.registered(&mapped, &registered);
+        }
         self.slabs.insert(slab.slab, mapped);
         Ok(())
     }
