@@ -76,6 +76,25 @@ pub unsafe extern "C" fn kvt_sim_fail(call: *const c_char, nth: u64, code: u32) 
     FAULTS.lock().unwrap_or_else(PoisonError::into_inner).push(Fault { call, left, code });
 }
 
+/// The call that is to wait for the device.
+static BLOCK: Mutex<Option<String>> = Mutex::new(None);
+
+/// Make the next call of a function wait until its device is idle, as the driver may do in any call.
+///
+/// # Safety
+/// The name is a string that ends in a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvt_sim_block(call: *const c_char) {
+    // SAFETY: guaranteed by the caller.
+    let call = unsafe { CStr::from_ptr(call) }.to_string_lossy().into_owned();
+    *BLOCK.lock().unwrap_or_else(PoisonError::into_inner) = Some(call);
+}
+
+/// Return whether this call is to wait for the device.
+pub(crate) fn blocks(call: &str) -> bool {
+    BLOCK.lock().unwrap_or_else(PoisonError::into_inner).take_if(|blocked| blocked == call).is_some()
+}
+
 /// Cancel all requested failures; lost devices stay lost.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_sim_mend() {

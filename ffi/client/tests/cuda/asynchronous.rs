@@ -136,6 +136,34 @@ fn a_slab_that_goes_while_a_stream_waits_is_unregistered_after_the_wait() {
 }
 
 #[test]
+fn a_driver_call_that_waits_for_the_device_does_not_hold_the_stream() {
+    // In a process of its own, because the call could be another test's.
+    let name = "asynchronous::a_driver_call_that_waits_for_the_device_does_not_hold_the_stream";
+    if !standing_in() {
+        return;
+    }
+    if let Some(output) = child(name, &[]) {
+        return passed(&output);
+    }
+    let mut s = scene(Duration::from_millis(200));
+    let block = s.client.seq_blocks(s.seq).expect("blocks")[1];
+    s.fake.tell(Command::Answer { op: Op::Fault, with: Script::Silence });
+    s.begin();
+    s.bound.lane.boundary_async(0).expect("at once");
+    s.bound.lane.boundary_async(1).expect("behind it");
+    // Only the copy thread makes this call, and stays in it while the stream waits.
+    Sim::block("cuMemcpyBatchAsync");
+    let stored = s.fake.store(block, 1);
+    s.bound.done();
+    assert_eq!(s.status_word(), Status::TimedOut.code() as u32);
+    assert_eq!(s.bound.lane.check().expect_err("late").status(), Status::TimedOut);
+    s.bound.lane.end().expect("end");
+    assert_eq!(stored.recv_timeout(LONG).expect("the copy ends"), Status::Ok);
+    assert!(s.bound.read_all(s.seq, 3) > 0, "the next step gets the page");
+    s.bound.same_table();
+}
+
+#[test]
 fn the_daemons_death_lets_the_stream_go_with_an_error() {
     let mut s = scene(LONG);
     s.fake.tell(Command::Answer { op: Op::Fault, with: Script::Silence });

@@ -181,6 +181,13 @@ impl Sim {
         }
     }
 
+    /// Make the next call of a function wait until the device is idle.
+    pub fn block(call: &str) {
+        let call = CString::new(call).expect("name");
+        // SAFETY: the simulated driver's function has this type.
+        unsafe { driver_function::<unsafe extern "C" fn(*const c_char)>("kvt_sim_block")(call.as_ptr()) };
+    }
+
     /// Cancel all requested failures.
     pub fn mend() {
         // SAFETY: the simulated driver's function has this type.

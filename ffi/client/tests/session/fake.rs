@@ -48,6 +48,9 @@ pub enum Command {
     Evict { block: u32, plane: u16, answer: Sender<Status> },
     /// Flip a bit of a page in host memory.
     Flip { block: u32, plane: u16, byte: u64, answer: Sender<()> },
+    /// Store a page to host memory. Answers with the job's status.
+    #[allow(dead_code)] // for tests on a device
+    Store { block: u32, plane: u16, answer: Sender<Status> },
     /// Load a page from host memory into a frame that shows another. Answers with the job's status.
     #[allow(dead_code)] // for tests on a device
     LoadOver { block: u32, plane: u16, frame: u32, victim: (u32, u16), answer: Sender<Status> },
@@ -137,6 +140,14 @@ impl Fake {
         let (answer, flipped) = channel();
         self.tell(Command::Flip { block, plane, byte: byte as u64, answer });
         flipped.recv_timeout(LONG).expect("the bit is flipped");
+    }
+
+    /// Store a page to host memory. Does not wait for the job's end.
+    #[allow(dead_code)] // for tests on a device
+    pub fn store(&self, block: u32, plane: u16) -> Receiver<Status> {
+        let (answer, ended) = channel();
+        self.tell(Command::Store { block, plane, answer });
+        ended
     }
 
     /// Load a page from host memory into a frame that shows another. Does not wait for the job's end.
@@ -320,6 +331,11 @@ impl Core {
                 flipped[0] ^= 1 << (byte % 8);
                 file.write_all_at(&flipped, at).expect("write");
                 answer.send(()).expect("the test waits");
+            }
+            Command::Store { block, plane, answer } => {
+                let slot = self.slot();
+                let frame = self.frames[&(block, plane)];
+                self.send(Job { slot, ..job(JobKind::CopyOut, block, plane, frame) }, Then::Tell(answer));
             }
             Command::LoadOver { block, plane, frame, victim, answer } => {
                 let slot = self.host[&(block, plane)];

@@ -59,6 +59,12 @@ fn enter(name: &'static str, body: impl FnOnce() -> Result<(), Code>) -> Code {
     if code != SUCCESS {
         return code;
     }
+    if fault::blocks(name)
+        && let Ok(at) = context::current()
+        && let Err(code) = queue::drain(at, name)
+    {
+        return code;
+    }
     body().err().unwrap_or(SUCCESS)
 }
 

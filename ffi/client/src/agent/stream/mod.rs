@@ -9,6 +9,7 @@
 pub(crate) mod ring;
 mod shadow;
 mod sketches;
+mod watchdog;
 
 pub(crate) use shadow::Shadow;
 pub(crate) use sketches::{Answer, Asked, Sketches, check};
@@ -20,7 +21,11 @@ use crate::{
 use kvtide_kernels::{Buffer, Device, Error, Result, Stream, WaitWord, launch::Boundary};
 use kvtide_wire::status::Status;
 use ring::{Later, UpdateRing};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use watchdog::Watchdog;
 
 /// Minimum number of slots of a lane's ring of updates, 8 bytes each: four laps of the log.
 const SLOTS_MIN: u32 = 1 << 16;
@@ -46,7 +51,7 @@ pub(crate) struct LaneStream {
     marks: Arc<[Marks]>,
     gate: Arc<Gate>,
     /// `None`: streams of this device cannot wait for words.
-    word: Option<WaitWord>,
+    word: Option<Watchdog>,
     /// Declared before the buffers, so that it is dropped first: its ring waits for the work that is enqueued on them.
     side: Mutex<Side>,
     table: Arc<Buffer>,
@@ -74,13 +79,14 @@ struct Side {
 }
 
 impl LaneStream {
-    /// Create the device side of lane `lane`, with an empty table of `entries` entries.
+    /// Create the device side of lane `lane`, with an empty table of `entries` entries and a ring of at least `slots` updates.
+    /// `timeout` is the session's.
     pub fn new(
         device: &Arc<Device>,
         lane: usize,
         (marks, gate): (&Arc<[Marks]>, &Arc<Gate>),
-        entries: u32,
-        slots: u32,
+        (entries, slots): (u32, u32),
+        timeout: Duration,
     ) -> Result<LaneStream> {
         let kernel = Arc::new(Boundary::new(device)?);
         let table = Arc::new(Buffer::new(device, entries as usize * size_of::<u32>())?);
@@ -89,7 +95,11 @@ impl LaneStream {
         let ring = UpdateRing::new(device, &kernel, &table, entries, status.address(), slots)?;
         let works = device.works()?;
         let waits = works.stream_waits.works() && works.copies_beside_waits.works();
-        let word = if waits { Some(WaitWord::new(device)?) } else { None };
+        let start = |word| {
+            Watchdog::start(word, timeout)
+                .map_err(|source| Error::System { doing: "start the watchdog of a lane".into(), source })
+        };
+        let word = if waits { Some(WaitWord::new(device).and_then(start)?) } else { None };
         Ok(LaneStream {
             lane,
             owner: process::id(),
@@ -176,6 +186,7 @@ impl LaneStream {
         let mut side = self.side();
         let Some(stream) = side.stream.clone() else { return Ok(false) };
         side.failed = None;
+        self.word.as_ref().inspect(|word| word.begin());
         if !side.marked && !side.stale {
             return Ok(false);
         }
@@ -213,7 +224,8 @@ impl LaneStream {
 
     /// Return why the device side of the lane failed in this step, if it did.
     pub fn failed(&self) -> Option<Status> {
-        self.side().failed
+        let late = self.word.as_ref().is_some_and(|word| word.is_late());
+        self.side().failed.or(late.then_some(Status::TimedOut))
     }
 
     /// Make the stream wait for a boundary that is completed later. Return `None` if the stream already waits for the maximum
@@ -230,15 +242,17 @@ impl LaneStream {
             return Ok(None);
         }
         let point = self.marks[self.lane].point()?;
-        let target = word.arm()?;
+        let target = word.word().arm()?;
         self.gate.shut();
-        let enqueued = stream.wait_word(word, target).and_then(|()| side.ring.launch_later(&stream));
+        word.add(target);
+        let enqueued = stream.wait_word(word.word(), target).and_then(|()| side.ring.launch_later(&stream));
         match enqueued {
             Ok(later) => {
                 side.waits += 1;
                 Ok(Some(Wait { point, later, target }))
             }
             Err(error) => {
+                word.cancel(target);
                 side.fail(&error);
                 side.torn = true;
                 self.gate.open();
@@ -253,7 +267,7 @@ impl LaneStream {
         if side.torn && side.waits == 0 {
             side.torn = false;
             if let Some(word) = &self.word {
-                word.release_all();
+                word.word().release_all();
             }
         }
     }
@@ -283,13 +297,19 @@ impl LaneStream {
             side.marked = true;
         }
         let code = side.failed.map_or(0, |status| status.code().unsigned_abs());
-        side.ring.complete(wait.later, code);
+        let ring = &mut side.ring;
+        let ended =
+            self.word.as_ref().is_some_and(|word| word.complete(wait.target, || ring.complete(wait.later, code)));
+        if !ended {
+            // The watchdog was first: the stream has gone on without these updates, with the status of a timeout.
+            ring.skip(wait.later);
+            side.failed = side.failed.or(Some(Status::TimedOut));
+            side.marked = true;
+            side.stale = true;
+        }
         side.deferred = None;
         side.follows = false;
         side.waits -= 1;
-        if let Some(word) = &self.word {
-            word.release(wait.target);
-        }
         self.gate.open();
         self.let_go(&mut side);
     }
@@ -305,9 +325,12 @@ impl Side {
 impl Drop for LaneStream {
     /// Release the stream, so that it never waits for a dropped lane.
     fn drop(&mut self) {
-        // A forked child does not have the word.
-        if let Some(word) = self.word.as_ref().filter(|_| self.is_ours()) {
-            word.release_all();
+        let ours = self.is_ours();
+        match &mut self.word {
+            Some(word) if ours => word.word().release_all(),
+            // A forked child has neither the word nor the thread.
+            Some(word) => word.forget(),
+            None => {}
         }
     }
 }

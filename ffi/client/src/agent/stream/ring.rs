@@ -9,6 +9,7 @@ use kvtide_kernels::{
     launch::Boundary,
     params::{BoundaryApplyParams, BoundaryUpdate, BoundaryWords},
 };
+use kvtide_wire::status::Status;
 use std::{
     collections::VecDeque,
     mem::ManuallyDrop,
@@ -140,9 +141,13 @@ impl UpdateRing {
         Ok(self.flights.len() < FLIGHTS_MAX)
     }
 
-    /// Launch a boundary; its updates are supplied later.
+    /// Launch a boundary; its updates are supplied later. Until then it says that it timed out, without updates.
     pub fn launch_later(&mut self, stream: &Stream) -> Result<Later> {
         let later = Later(self.flown);
+        self.write_words(
+            later,
+            BoundaryWords { status: Status::TimedOut.code().unsigned_abs(), ..BoundaryWords::default() },
+        );
         let words = self.words.address() + self.words_of(later) as u64;
         self.launch(stream, BoundaryApplyParams { words, ..self.params() }, None)?;
         Ok(later)
@@ -153,13 +158,24 @@ impl UpdateRing {
     pub fn complete(&mut self, later: Later, status: u32) {
         let (first, end) = (self.launched, self.head);
         let words = BoundaryWords { first, count: end.wrapping_sub(first), status, reserved: 0 };
-        // SAFETY: within the mapping; the kernel reads it only after the release of the word that follows, and a flight's words
-        // are reused only after the kernel has ended.
-        unsafe { self.words.as_ptr().add(self.words_of(later)).cast::<BoundaryWords>().write_volatile(words) };
+        self.write_words(later, words);
+        self.skip(later);
+    }
+
+    /// Forget the updates pushed since the last launch: the stream has passed their boundary without them.
+    pub fn skip(&mut self, later: Later) {
+        let end = self.head;
         self.launched = end;
         if let Some(flight) = self.flights.get_mut(later.0.wrapping_sub(self.landed) as usize) {
             flight.end = Some(end);
         }
+    }
+
+    /// Write a boundary's words, which no kernel reads now.
+    fn write_words(&mut self, later: Later, words: BoundaryWords) {
+        // SAFETY: within the mapping; the kernel reads it only after the release of the word that follows, and a flight's words
+        // are reused only after the kernel has ended.
+        unsafe { self.words.as_ptr().add(self.words_of(later)).cast::<BoundaryWords>().write_volatile(words) };
     }
 
     fn words_of(&self, later: Later) -> usize {
