@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,6 +43,29 @@ def up(number: int) -> int:
     return 1 << max(0, number - 1).bit_length()
 
 
+class _Kind(NamedTuple):
+    """What kept attentions differ in, besides their size."""
+
+    stream: int
+    dtype: torch.dtype
+    page_shape: tuple[int, ...]
+    heads: int
+    scale: float
+    window: int
+    passes: bool
+    mass: bool
+    q_tokens: int
+
+
+class _Kept(NamedTuple):
+    """A kept attention, its size (sequences, columns), and its configuration."""
+
+    seqs: int
+    columns: int
+    attention: _native.Attention
+    config: dict[str, object]
+
+
 class Device:
     """The kernels of one device."""
 
@@ -53,7 +76,7 @@ class Device:
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal
         self._kernels = _native.Kernels(ordinal)
-        self._attentions: dict[tuple[object, ...], tuple[tuple[int, int, int], _native.Attention]] = {}
+        self._attentions: dict[_Kind, _Kept] = {}
         self._indices: Tensor | None = None
 
     def stream(self) -> int:
@@ -238,11 +261,11 @@ class Device:
         seqs, columns = bounds[0], max(1, bounds[2])
         q_tokens = up(bounds[1])
         pages, heads = batch.pages, batch.query.shape[1]
-        kind = (self.stream(), pages.dtype, tuple(pages.shape[1:]), heads, scale, window, passes, mass, q_tokens)
+        kind = _Kind(self.stream(), pages.dtype, tuple(pages.shape[1:]), heads, scale, window, passes, mass, q_tokens)
         with _lock:
             kept = self._attentions.get(kind)
-            if kept is not None and seqs <= kept[0][0] and columns <= kept[0][2]:
-                return kept[1]
+            if kept is not None and seqs <= kept.seqs and columns <= kept.columns:
+                return kept.attention
             # Try a larger workspace first, to leave room for growth.
             wanted = (seqs, q_tokens, columns)
             for room in ((up(seqs), q_tokens, max(up(columns), _BLOCKS_MIN)), wanted):
@@ -256,12 +279,38 @@ class Device:
                     f" of workspace; the limit is {self.workspace_bytes_max >> 20} MiB. Use fewer queries at once"
                     " (prefill_chunk_size of generate), or fewer sequences"
                 )
-            # Free the old workspace first. That waits until the device no longer uses it.
-            self._attentions.pop(kind, None)
             kept = None
-            attention = self._kernels.attention(config)
-            self._attentions[kind] = (room, attention)
-            return attention
+            return self._keep(kind, room[0], room[2], config)
+
+    def _keep(self, kind: _Kind, seqs: int, columns: int, config: dict[str, object]) -> _native.Attention:
+        """Replace the kept attention of a kind. Hold the lock."""
+        # Free the old workspace first. That waits until the device no longer uses it.
+        self._attentions.pop(kind, None)
+        attention = self._kernels.attention(config)
+        self._attentions[kind] = _Kept(seqs, columns, attention, config)
+        return attention
+
+    def make_room(self, seqs: int, q_tokens: int, columns: int) -> bool:
+        """Make the workspaces of the current stream large enough for a step, and return whether the step needs no other.
+
+        Call it before the stream waits for pages: replacing a workspace waits for the device, and so for that stream. False if
+        nothing ran on this stream yet, so that the kinds of attention are not known, or if a workspace would become too large.
+        """
+        stream, q_tokens = self.stream(), up(q_tokens)
+        with _lock:
+            known = [(kind, kept.config) for kind, kept in self._attentions.items() if kind.stream == stream]
+            wanted = {kind._replace(q_tokens=q_tokens): config for kind, config in known if not kind.passes and not kind.mass}
+            for kind, example in wanted.items():
+                kept = self._attentions.get(kind)
+                if kept is not None and seqs <= kept.seqs and columns <= kept.columns:
+                    continue
+                room = (up(seqs), max(up(columns), _BLOCKS_MIN))
+                config = {**example, "seqs": room[0], "q_tokens": q_tokens, "blocks": room[1]}
+                if _native.attention_bytes(config) > self.workspace_bytes_max:
+                    return False
+                kept = None
+                self._keep(kind, *room, config)
+            return bool(wanted)
 
     def _config(
         self, batch: _Batch, room: tuple[int, int, int], scale: float, window: int, passes: bool, mass: bool

@@ -160,7 +160,9 @@ class CudaTier:
         if stream != self._bound:
             self._lane.bind(stream)
             self._bound = stream
-        self._waits = fits and self._wait_in_stream
+        size = (len(parts), max(part.new for part in parts), max(len(part.blocks) for part in parts))
+        # Workspaces first: once the stream waits, nothing may wait for the device.
+        self._waits = fits and self._wait_in_stream and self._kernels.make_room(*size)
         self._emitted.clear()
         self._lane.begin([(part.seq, part.tokens) for part in parts])
         try:
