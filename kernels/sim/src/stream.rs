@@ -65,14 +65,14 @@ pub(crate) enum Op {
     },
 }
 
-/// What a call takes away from the device.
+/// Memory or module that a call frees.
 #[derive(Clone, Copy)]
 pub(crate) enum Taken {
     Range { base: u64, bytes: usize },
     Module(usize),
 }
 
-/// What a running operation uses.
+/// Memory and module that an operation uses.
 #[derive(Default)]
 struct Uses {
     ranges: Vec<(u64, usize)>,
@@ -86,7 +86,7 @@ impl Op {
             Self::Batch(copies) => copies.iter().flat_map(|&(to, from, bytes)| [(to, bytes), (from, bytes)]).collect(),
             Self::Fill { at, bytes, .. } => vec![(*at, *bytes)],
             Self::WaitWord { at, .. } | Self::WriteWord { at, .. } => vec![(*at, size_of::<u64>())],
-            // What a kernel accesses is checked when it does.
+            // Accesses of a kernel are checked when it runs.
             Self::Launch(_) | Self::Record(..) | Self::Wait(..) => vec![],
         };
         let module = if let Self::Launch(launch) = self { Some(launch.module) } else { None };

@@ -1,4 +1,4 @@
-//! A capture of a graph forbids to other threads what the driver's reference says, and fails if they do it.
+//! During a capture of a graph, calls of other threads fail as the driver's reference describes, and invalidate the capture.
 
 mod common;
 

@@ -3,14 +3,16 @@
 //! A copy engine needs a fixed time to start each copy. A kernel does not, but takes multiprocessors from the model. So the engines
 //! get all sizes that they copy about as fast.
 //!
-//! What counts is the rate of the device, not the time of the calls. A trial is therefore enqueued behind a word that is released
-//! when everything has been enqueued.
+//! Trials measure the device and not the duration of the calls: a trial waits, on the device, for a word that is released when
+//! everything has been enqueued.
 
-use super::{BATCHES_MAX, COPIES_MAX, Copier, Copy, Path, Ticket, Way, slots::Part};
+use super::{
+    BATCHES_MAX, COPIES_MAX, Copier, Copy, MEASURE_MAX, Options, Path, Ticket, Way, lane::Engines, slots::Part,
+};
 use crate::{Buffer, Error, Event, Pinned, Result, WaitWord};
 use std::{
     fmt,
-    sync::mpsc,
+    sync::{Mutex, PoisonError, mpsc},
     time::{Duration, Instant},
 };
 
@@ -107,16 +109,28 @@ impl fmt::Display for Crossover {
     }
 }
 
-/// Return what was measured on the device for copiers with the same launches, or measure it now.
+/// What a measurement depends on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Key {
+    device: u32,
+    blocks: u32,
+    launch_bytes: u32,
+    engines: Engines,
+}
+
+/// Measurements of this process.
+static MEASURED: Mutex<Vec<(Key, Crossover)>> = Mutex::new(Vec::new());
+
+/// Return the measurement of the copier's device, or make it.
 pub(super) fn of_device(copier: &mut Copier) -> Result<Crossover> {
-    let device = std::sync::Arc::clone(copier.device());
-    let key = (copier.options.blocks, copier.options.launch_bytes, copier.engines == super::Engines::Batched);
-    // Held during the measurement: two at a time would measure each other.
-    let mut known = device.crossovers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let Options { blocks, launch_bytes, .. } = copier.options;
+    let key = Key { device: copier.device().info().ordinal, blocks, launch_bytes, engines: copier.engines };
+    // Held meanwhile: two measurements at a time would slow each other.
+    let mut known = MEASURED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, found)) = known.iter().find(|(of, _)| *of == key) {
         return Ok(found.clone());
     }
-    let found = measure(copier, Instant::now() + super::MEASURE_MAX)?;
+    let found = measure(copier, Instant::now() + MEASURE_MAX)?;
     known.push((key, found.clone()));
     Ok(found)
 }
@@ -212,7 +226,7 @@ impl Bench {
                 let trial = Trial { way, bytes, batch };
                 let rate = |path, copier: &mut Copier| self.rate(copier, trial, path, deadline);
                 let (Some(engines), Some(kernel)) = (rate(Path::Engines, copier)?, rate(Path::Kernel, copier)?) else {
-                    found.cut_short = Some(format!("the device took longer than {:?}", super::MEASURE_MAX));
+                    found.cut_short = Some(format!("the device took longer than {:?}", MEASURE_MAX));
                     return Ok(());
                 };
                 measured.push(Measured { way, bytes, batch, engines, kernel });

@@ -21,7 +21,7 @@ pub(super) enum Part {
 /// Maximum fragments of a list: every copy of a batch, and the same number of cuts of copies that are longer than a launch.
 pub(super) const LIST_MAX: usize = 2 * COPIES_MAX;
 
-/// A batch whose end the driver has refused to tell for this long is given up together with the device.
+/// If the driver returns errors in place of a batch's state for this long, the device counts as lost.
 const UNKNOWN_MAX: Duration = Duration::from_secs(10);
 
 /// Sleep between two polls of [`Slots::settle`].
@@ -45,7 +45,7 @@ struct Slot {
     generation: u32,
     taken: bool,
     failed: Option<Error>,
-    /// Since when the driver refuses to tell whether it has ended.
+    /// When the driver first returned an error in place of its state.
     unknown: Option<Instant>,
 }
 

@@ -1,7 +1,7 @@
 //! One device, through its primary context, which the engine's own framework uses, too.
 
 use super::{Code, DeviceInfo, Driver, Uuid, Works, trials};
-use crate::{Error, Result, copy::Crossover, module::Loaded, stream::Words};
+use crate::{Error, Result, module::Loaded, stream::Words};
 use cudarc::driver::sys::CUcontext;
 use std::{
     marker::PhantomData,
@@ -62,8 +62,6 @@ pub struct Device {
     trying: Mutex<()>,
     pub(crate) words: Words,
     pub(crate) modules: Loaded,
-    /// Measured crossovers, by what they depend on.
-    pub(crate) crossovers: Mutex<Vec<((u32, u32, bool), Crossover)>>,
 }
 
 // SAFETY: a context may be used by any thread that makes it current, which every call does.
@@ -114,7 +112,6 @@ impl Device {
             trying: Mutex::new(()),
             words: Words::default(),
             modules: Loaded::default(),
-            crossovers: Mutex::default(),
         });
         open.push(Arc::downgrade(&device));
         Ok(device)
@@ -225,7 +222,7 @@ impl Device {
         }
     }
 
-    /// Treat the device as lost, because the driver does not tell any more what runs on it.
+    /// Treat the device as lost, because the state of work on it cannot be queried any more.
     pub(crate) fn give_up(&self, why: &Error) -> Error {
         const UNKNOWN: Code = Code(999);
         self.lost.store(UNKNOWN.0, Ordering::Relaxed);

@@ -43,7 +43,7 @@ fn a_slab_is_registered_when_it_is_announced() {
     fake.tell(Command::Slab);
     let deadline = Instant::now() + LONG;
     while client.stats().registered_bytes == 0 {
-        assert!(Instant::now() < deadline, "nobody registers it");
+        assert!(Instant::now() < deadline, "it is not registered");
         std::thread::yield_now();
     }
     assert_eq!(client.stats().registered_bytes, SLAB_BYTES);

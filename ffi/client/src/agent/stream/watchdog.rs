@@ -1,11 +1,11 @@
-//! Ends the waits of a lane's stream when nobody else does in time.
+//! Ends the waits of a lane's stream if the copy thread does not end them in time.
 //!
 //! The copy thread completes a lane's boundaries, and ends their waits with an error at the session's timeout. But it makes calls of
 //! the driver, and the driver may keep a call until the device is idle, which a stream that waits never becomes. So each lane has a
 //! thread that makes no such call: it only stores the word for which the stream waits.
 //!
 //! 1. A wait is added before its stream can reach it, and its boundary's words then say that it timed out.
-//! 2. Whoever takes a wait out of the list ends it: [`Watchdog::complete`] writes the words and the word under the lock, and the
+//! 2. The thread that removes a wait from the list ends it: [`Watchdog::complete`] writes the words and the word under the lock, and the
 //!    thread stores the word under the lock. So the device never reads words that are being written.
 //! 3. The thread waits a little longer than the session's timeout, so that it acts only if the copy thread does not. It looks now
 //!    and then, so that a wait costs no wake-up.

@@ -44,7 +44,7 @@ def up(number: int) -> int:
 
 
 class _Kind(NamedTuple):
-    """What kept attentions differ in, besides their size."""
+    """Key of a kept attention: everything but its size."""
 
     stream: int
     dtype: torch.dtype
