@@ -27,8 +27,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Maximum number of jobs that one round takes, so that a round stays short.
-const ROUND_JOBS: usize = 32;
 /// How long a job waits for the message that brings its slab. The daemon sends that message first, so it has already arrived
 /// unless the socket was full.
 const SLAB_WAIT: Duration = Duration::from_secs(1);
@@ -122,7 +120,7 @@ impl CopyLoop {
 
     fn take_jobs(&mut self, socket: &Socket) -> Result<bool, Status> {
         let mut taken = false;
-        for _ in 0..ROUND_JOBS {
+        for _ in 0..self.memory.round_jobs() {
             let job = match self.backlog.take() {
                 Some(job) => job,
                 None => match self.jobs.pop() {

@@ -21,6 +21,9 @@ use std::{
     time::Instant,
 };
 
+/// Jobs of a round. The thread copies them itself.
+const ROUND_JOBS: usize = 32;
+
 /// Maximum bytes that one poll copies before it reports. This bounds the time of a helping thread, and the daemon learns of the
 /// first pages while the others are being copied. Four 64 KiB pages: about 25 µs at 10 GB/s.
 const POLL_BYTES: u64 = 256 << 10;
@@ -169,6 +172,10 @@ impl TierMemory for CpuMemory {
         check_slab(slab, self.classes.get(usize::from(slab.class)).map(|c| c.1), self.slabs.contains_key(&slab.slab))?;
         self.slabs.insert(slab.slab, map_slab(slab, memfd)?);
         Ok(())
+    }
+
+    fn round_jobs(&self) -> usize {
+        ROUND_JOBS
     }
 
     fn remove_slab(&mut self, slab: u32) {

@@ -63,6 +63,9 @@ pub trait TierMemory: Send {
     /// Return a block's bytes in a plane, in memory from [`EngineBlocks::allocate`].
     fn own_block(&mut self, block: u32, plane: u16) -> Option<&mut [u8]>;
 
+    /// Return how many jobs a round takes at most. A round stays short, and a batch of copies is worth its calls.
+    fn round_jobs(&self) -> usize;
+
     /// Start copies, in order. Return how many were started; pass the others again later. A copy is reported as failed if its
     /// source or destination does not exist.
     ///

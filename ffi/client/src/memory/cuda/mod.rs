@@ -45,6 +45,9 @@ use std::{
 /// Time limit for copies when the memory is dropped.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
 
+/// Jobs of a round: one batch of copies for all of them. A batch costs several calls of the driver, whatever it holds.
+const ROUND_JOBS: usize = 256;
+
 /// Return the status of a device error.
 pub(crate) fn status_of(error: &kvtide_kernels::Error) -> Status {
     use kvtide_kernels::Error as E;
@@ -353,6 +356,10 @@ impl TierMemory for CudaMemory {
         }
         self.slabs.insert(slab.slab, mapped);
         Ok(())
+    }
+
+    fn round_jobs(&self) -> usize {
+        ROUND_JOBS
     }
 
     fn remove_slab(&mut self, slab: u32) {
