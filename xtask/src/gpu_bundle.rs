@@ -23,7 +23,11 @@ const TESTS_OF_SOURCES: &[&str] = &["params", "header"];
 const SANITIZED: &[&str] = &["attention", "copy", "pages"];
 
 /// Archive with the compressed content, and the folders in it; `run.py` unpacks it beside itself.
-const PAYLOAD: (&str, &[&str]) = ("payload.tar.gz", &["bin", "model", "sim", "tests", "wheel"]);
+/// With the symbol tables, gzip would not keep it below the maximum size.
+const PAYLOAD: (&str, &[&str]) = ("payload.tar.xz", &["bin", "model", "sim", "tests", "wheel"]);
+
+/// Folder of the tests of the scripts, in `kernels/gpu`.
+const SCRIPT_TESTS: &str = "tests";
 
 /// A test executable.
 struct Test {
@@ -67,7 +71,8 @@ pub fn make() -> Result<(), Error> {
     let manifest = json!({ "commit": commit()?, "built": now()?, "tests": listed });
     write(&folder.join("manifest.json"), &format!("{manifest:#}\n"))?;
     let (archive, packed) = PAYLOAD;
-    run(Command::new("tar").current_dir(&folder).args(["--create", "--gzip", "--file", archive]).args(packed))?;
+    // Python has the compressor; a machine that builds may lack the program xz.
+    run(Command::new("python3").current_dir(&folder).args(["-m", "tarfile", "--create", archive]).args(packed))?;
     for name in packed {
         let part = folder.join(name);
         std::fs::remove_dir_all(&part).map_err(|e| Error::Start(format!("remove {}", part.display()), e))?;
@@ -112,10 +117,10 @@ fn tests(package: &'static str, prefixes: &[&str]) -> Result<Vec<Test>, Error> {
     Ok(found)
 }
 
-/// Copy a binary without its symbols.
+/// Copy a binary with its symbol table, which names the functions of a backtrace, but without debug information.
 fn carry(from: &Path, to: &Path) -> Result<(), Error> {
     copy(from, to)?;
-    run(Command::new("strip").arg("--strip-all").arg(to))
+    run(Command::new("strip").arg("--strip-debug").arg(to))
 }
 
 fn copy(from: &Path, to: &Path) -> Result<(), Error> {
@@ -134,13 +139,13 @@ fn make_room(to: &Path) -> Result<(), Error> {
     std::fs::create_dir_all(folder).map_err(|e| Error::Start(format!("create {}", folder.display()), e))
 }
 
-/// Copy a folder's files and folders, except the files that Python writes beside its sources.
+/// Copy a folder's files and folders, except the tests of its scripts and the files that Python writes beside its sources.
 fn tree(from: &Path, to: &Path) -> Result<(), Error> {
     for path in children(from)? {
         let name = path.file_name().unwrap_or_default();
         if path.is_file() {
             copy(&path, &to.join(name))?;
-        } else if name != "__pycache__" {
+        } else if name != "__pycache__" && name != SCRIPT_TESTS {
             tree(&path, &to.join(name))?;
         }
     }

@@ -25,7 +25,7 @@ def kvtide(group, device, *more):
     binary = os.path.join(os.environ.get("KVTIDE_BIN", "bin"), "kvtide")
     name = os.environ.get("KVTIDE_DEVICE", str(device))
     command = [binary, "bench", "gpu", "--json", "--only", group, "--device", name, *more]
-    ended = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=120)
+    ended = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60)
     said = json.loads(ended.stdout.decode().splitlines()[-1])
     return {f["key"]: f["value"] for f in said["figures"]}
 

@@ -1,12 +1,15 @@
-"""Probe of the machine before anything runs, each feature with a real call."""
+"""Features of the machine that parts need, each found by a real call."""
 
 import shutil
-import sys
-import zipfile
-from dataclasses import dataclass, field
 from pathlib import Path
 
-LIMIT_S = 60
+KVTIDE = ("bench", "gpu", "--probe", "--json")
+# The link's current values are those of a GPU that may be idle.
+SMI = (
+    "--query-gpu=name,driver_version,pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max,"
+    "persistence_mode,clocks.sm,clocks.mem,temperature.gpu",
+    "--format=csv",
+)
 PYTHON = """
 import json, sys
 found = {"python": sys.version.split()[0]}
@@ -23,50 +26,51 @@ if "torch" in found:
         found["torch's device"] = torch.cuda.get_device_name(0)
 print(json.dumps(found))
 """
+PYTHON_FINDS = ("torch", "transformers", "flashinfer", "kvtide.torch", "torch on the device")
 # Usual paths in a toolkit or an image, if it is not on the PATH.
 SANITIZERS = ("/usr/local/cuda/bin/compute-sanitizer", "/opt/nvidia/compute-sanitizer/compute-sanitizer")
+# Node of the first GPU: exists if the driver is loaded.
+NODE = Path("/dev/nvidia0")
 
 
-@dataclass
 class Found:
-    """Result of the probe: text for the report, and features that parts may need."""
+    """Features that parts may need, and the text about them in the report."""
 
-    words: dict = field(default_factory=dict)
-    features: set = field(default_factory=set)
-    gpu: dict = field(default_factory=dict)
+    def __init__(self, stand_in):
+        self.stand_in = stand_in
+        self.words, self.features, self.gpu = {}, set(), {}
+        sanitizer = shutil.which("compute-sanitizer") or next((s for s in SANITIZERS if Path(s).exists()), None)
+        if sanitizer:
+            self.features.add("compute-sanitizer")
+            self.words["compute-sanitizer"] = sanitizer
+        if shutil.which("nvidia-smi"):
+            self.features.add("nvidia-smi")
 
-    def has(self, need):
-        return need in self.features
+    def missing(self, needs):
+        return [need for need in needs if need not in self.features]
+
+    def learn(self, name, ended):
+        """Take what a part found."""
+        said = ended.objects[-1] if ended.objects else {}
+        if name == "probe":
+            self.gpu = said
+            if ended.passed() and said.get("devices"):
+                self.features.add("device")
+            elif NODE.exists() and not self.stand_in:
+                # A trial that hangs or crashes says nothing about the other features.
+                self.features.add("device")
+                self.words["kvtide's probe"] = f"{ended.word()}; parts run anyway, because {NODE} exists"
+        elif name == "probe-python":
+            self.words |= said or {"python": f"{ended.word()}: {ended.tail[-500:]}"}
+            self.features |= {name for name in PYTHON_FINDS if name in said}
+            if "torch's device" in said:
+                self.features.add("torch on the device")
+        elif name == "nvidia-smi" and ended.passed():
+            self.words |= table(ended.out)
 
 
-def look(runner):
-    found = Found()
-    probe = runner.run("probe", ["bin/kvtide", "bench", "gpu", "--probe", "--json"], LIMIT_S)
-    found.gpu = probe.objects[-1] if probe.objects else {}
-    if probe.passed() and found.gpu.get("devices"):
-        found.features.add("device")
-    else:
-        found.words["kvtide's probe"] = f"{probe.word()}: {probe.tail[-1500:]}"
-    unpack(runner)
-    python = runner.run("probe-python", [sys.executable, "-c", PYTHON], LIMIT_S)
-    seen = python.objects[-1] if python.objects else {"python": f"{python.word()}: {python.tail[-500:]}"}
-    found.words |= seen
-    found.features |= {name for name in ("torch", "transformers", "flashinfer", "kvtide.torch") if name in seen}
-    if "torch's device" in seen:
-        found.features.add("torch on the device")
-    sanitizer = shutil.which("compute-sanitizer") or next((s for s in SANITIZERS if Path(s).exists()), None)
-    if sanitizer:
-        found.features.add("compute-sanitizer")
-        found.words["compute-sanitizer"] = sanitizer
-    smi = shutil.which("nvidia-smi")
-    if smi:
-        query = ["--query-gpu=name,driver_version,clocks.sm,clocks.mem,temperature.gpu", "--format=csv,noheader"]
-        found.words["nvidia-smi"] = runner.run("nvidia-smi", [smi, *query], LIMIT_S).out.strip()
-    return found
-
-
-def unpack(runner):
-    """Unpack the wheel, without an installer and without an installation folder."""
-    for wheel in sorted((runner.here / "wheel").glob("*.whl")):
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(runner.logs.parent / "site")
+def table(text):
+    """Return the rows of nvidia-smi's CSV by its headings."""
+    lines = [line.split(", ") for line in text.strip().splitlines()]
+    rows = enumerate(lines[1:]) if lines else ()
+    return {f"nvidia-smi {at}: {name}": value for at, row in rows for name, value in zip(lines[0], row)}

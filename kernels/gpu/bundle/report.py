@@ -1,8 +1,15 @@
 """The report: JSON for programs and Markdown for people."""
 
 import datetime
+import gzip
+import io
 import json
+import os
 import re
+import tarfile
+import traceback
+
+from bundle.process import clipped
 
 # Every promised figure by the key under which a bench reports it, so that a missing one is noticed.
 EXPECTED = {
@@ -32,81 +39,180 @@ EXPECTED = {
 
 
 class Report:
-    """Collects the probe's results and the results of parts."""
+    """Results of the probe and of the parts, in a folder and in one archive that is written anew after each part.
 
-    def __init__(self, here, out, stand_in):
-        self.out = out
-        self.stand_in = stand_in
-        self.manifest = json.loads((here / "manifest.json").read_text())
-        self.began = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
-        self.gpu, self.words, self.parts, self.figures = {}, {}, [], []
+    The archive is complete at any time, because a machine may be taken away in the middle of a run, and some bring back few files.
+    """
 
-    def found(self, found):
-        self.gpu, self.words = found.gpu, found.words
+    def __init__(self, work, archive, stand_in):
+        self.work, self.archive, self.stand_in = work, archive, stand_in
+        self.manifest = {}
+        self.began = now()
+        self.gpu, self.words, self.machine = {}, {}, {}
+        self.rows = {}  # by the part's name, in the order of the run
+        self.stopped = ""  # why the run ended early
+
+    def load(self):
+        """Take the results of an earlier run of the same build, and its logs. Return whether there was one."""
+        path = self.work / "report.json"
+        if not path.exists() and self.archive.exists():
+            with tarfile.open(self.archive) as archive:
+                archive.extractall(self.work, filter="data")
+        try:
+            old = json.loads(path.read_text())
+            if (old["kvtide"], old["measured"]) != (self.manifest.get("commit"), not self.stand_in):
+                return False
+            self.gpu, self.words, self.machine = old["device"], old["found"], old["machine"]
+            rows = {row["name"]: row for row in old["parts"]}
+        except (OSError, ValueError, LookupError, TypeError):
+            return False
+        self.rows = rows
+        return True
+
+    def planned(self, parts):
+        """Add a row for each part, so that parts that never ran are listed."""
+        for part in parts:
+            self.row(part, status="not run", why="the run ended before")
+
+    def running(self, part):
+        self.row(part, status="running")
 
     def skipped(self, part, why):
-        self.parts.append({"name": part.name, "words": part.words, "status": "not run", "why": why, "seconds": 0})
+        self.row(part, status="not run", why=why)
 
-    def ended(self, part, ended):
-        row = {"name": part.name, "words": part.words, "status": ended.word(), "seconds": round(ended.seconds, 1)}
+    def ended(self, part, ended, kernel_log):
+        row = self.row(part, status=ended.word(), seconds=round(ended.seconds, 1))
         row["ok"] = ended.passed() or (part.endless and ended.status is None)
         row["said"] = told(ended)
         if not row["ok"]:
-            row["tail"] = ended.tail
-            row["command"] = " ".join(str(word) for word in ended.command)
-        for said in ended.objects:
-            for figure in said.get("figures", []):
-                self.figures.append(figure | {"part": part.name})
-        others = [o for o in ended.objects if "figures" not in o]
-        if others:
-            row["objects"] = others
-        self.parts.append(row)
+            row |= {"command": " ".join(str(word) for word in ended.command), "tail": ended.tail, "threads": ended.threads}
+        if kernel_log:
+            row["kernel_log"] = kernel_log
+        row["figures"] = [figure for said in ended.objects for figure in said.get("figures", [])]
+        row["objects"] = [said for said in ended.objects if "figures" not in said]
+
+    def ended_early(self, why):
+        self.stopped = why
+        for row in self.rows.values():
+            if row["status"] == "running":
+                row |= {"status": "stopped", "ok": False}
+
+    def row(self, part, **values):
+        """Replace the row of a part, at its place in the order."""
+        row = {"name": part.name, "words": part.words, "date": now(), "seconds": 0} | values
+        self.rows[part.name] = row
+        return row
 
     def passed(self):
-        return all(part.get("ok", True) for part in self.parts)
+        return not self.stopped and all(row.get("ok", True) for row in self.rows.values())
+
+    def figures(self):
+        return [figure | {"part": name} for name, row in self.rows.items() for figure in row.get("figures", [])]
 
     def object(self):
         return {
-            "kvtide": self.manifest["commit"],
-            "date": self.began.isoformat(),
+            "kvtide": self.manifest.get("commit"),
+            "date": self.began,
             "measured": not self.stand_in,
+            "stopped": self.stopped,
             "device": self.gpu,
             "found": self.words,
-            "figures": self.figures,
+            "machine": self.machine,
+            "figures": self.figures(),
             "missing": self.missing(),
-            "parts": self.parts,
+            "parts": list(self.rows.values()),
         }
 
     def missing(self):
-        told_keys = {figure["key"] for figure in self.figures}
+        told_keys = {figure.get("key") for figure in self.figures()}
         return [key for key in EXPECTED if key not in told_keys]
 
     def write(self):
-        (self.out / "report.json").write_text(json.dumps(self.object(), indent=1, ensure_ascii=False) + "\n")
-        (self.out / "report.md").write_text(self.text())
+        files = {"report.json": json.dumps(self.object(), indent=1, ensure_ascii=False) + "\n", "report.md": self.safe_text()}
+        contents = {name: text.encode(errors="replace") for name, text in files.items()}
+        logs = {f"logs/{log.name}": clipped(log) for log in sorted((self.work / "logs").glob("*"))}
+        replace(self.archive, archived(contents | {name: content for name, content in logs.items() if content}))
+        for name, content in contents.items():
+            replace(self.work / name, content)
+
+    def safe_text(self):
+        """Return the text; an unexpected value in a figure must not cost the report."""
+        try:
+            return self.text()
+        except Exception:
+            why = f"The text could not be made; report.json has everything.\n\n```\n{traceback.format_exc()}```\n"
+            return f"# kvtide on a GPU\n\n{why}"
 
     def text(self):
         lines = ["# kvtide on a GPU", ""]
         if self.stand_in:
             lines += ["**Run on the CPU stand-in: it proves that everything runs. No figure here is a measurement.**", ""]
-        lines += ["| | |", "| --- | --- |", f"| date | {self.began.isoformat()} |"]
-        lines += [f"| kvtide | {self.manifest['commit']}, built {self.manifest['built']} |"]
-        lines += [f"| {cell(key)} | {cell(value)} |" for key, value in [*flat(self.gpu), *self.words.items()]]
+        if self.stopped:
+            lines += ["**The run ended early:**", "", "```", self.stopped, "```", ""]
+        lines += ["| | |", "| --- | --- |", f"| date | {self.began} |"]
+        lines += [f"| kvtide | {self.manifest.get('commit')}, built {self.manifest.get('built')} |"]
+        facts = [*flat(self.gpu), *self.machine.items(), *self.words.items()]
+        lines += [f"| {cell(key)} | {cell(value)} |" for key, value in facts]
         lines += ["", "## Figures", "", "| figure | value | target | |", "| --- | --- | --- | --- |"]
-        for figure in self.figures:
+        for figure in self.figures():
             target, met = judge(figure, measured=not self.stand_in)
-            value = f"{figure['value']:.4g} {figure.get('unit', '')}".strip()
-            lines.append(f"| {cell(figure['what'])} | {value} | {target} | {met} |")
+            lines.append(f"| {cell(figure['what'])} | {number(figure)} | {target} | {met} |")
         lines += [f"| {cell(EXPECTED[key])} | not measured | | |" for key in self.missing()]
         lines += ["", "## Parts", "", "| part | content | result | s | |", "| --- | --- | --- | --- | --- |"]
-        for part in self.parts:
-            said = part.get("why") or part.get("said", "")
-            row = [part["name"], part["words"], part["status"], part["seconds"], said]
-            lines.append("| " + " | ".join(cell(word) for word in row) + " |")
-        for part in self.parts:
-            if part.get("tail"):
-                lines += ["", f"### {part['name']}", "", f"`{part['command']}`", "", "```", part["tail"], "```"]
+        for row in self.rows.values():
+            said = row.get("why") or row.get("said", "")
+            cells = [row["name"], row["words"], row["status"], row["seconds"], said]
+            lines.append("| " + " | ".join(cell(word) for word in cells) + " |")
+        for row in self.rows.values():
+            lines += details(row)
         return "\n".join(lines) + "\n"
+
+
+def details(row):
+    """Return what explains a failed part."""
+    lines = []
+    if row.get("tail"):
+        lines += ["", f"`{row['command']}`", "", "```", row["tail"], "```"]
+    if row.get("kernel_log"):
+        lines += ["", "Kernel log:", "", "```", *row["kernel_log"], "```"]
+    if row.get("threads"):
+        lines += ["", "Threads before they were killed (process/thread, name, state, wait channel, kernel stack):", "", "```"]
+        for thread in row["threads"]:
+            stack = " < ".join(frame.partition("+")[0] for frame in thread["stack"])
+            where = f"{thread['state']} {thread['wchan']}"
+            lines.append(f"{thread['pid']}/{thread['tid']} {thread['name']} {where} {stack}".rstrip())
+        lines.append("```")
+    return ["", f"### {row['name']}", *lines] if lines else []
+
+
+def replace(path, content):
+    """Write a file so that a reader sees the old content or the new one, also after a crash of this process."""
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        beside.write_bytes(content)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def archived(contents):
+    """Return a compressed archive of files."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, content in contents.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return gzip.compress(packed.getvalue(), 6)
+
+
+def now():
+    return datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0).isoformat()
+
+
+def number(figure):
+    value = figure["value"]
+    return f"{value:.4g} {figure.get('unit', '')}".strip() if isinstance(value, (int, float)) else f"{value}"
 
 
 def told(ended):
@@ -123,6 +229,8 @@ def judge(figure, measured):
     target = f"≥ {least}" if least is not None else f"≤ {most}"
     if not measured:
         return target, "not a measurement"
+    if not isinstance(figure["value"], (int, float)):
+        return target, "no number"
     met = figure["value"] >= least if least is not None else figure["value"] <= most
     return target, "met" if met else "**missed**"
 

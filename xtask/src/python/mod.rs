@@ -106,8 +106,16 @@ pub fn daemon() -> Result<PathBuf, Error> {
     daemon.canonicalize().map_err(started("find", &daemon))
 }
 
+/// Test the scripts of the GPU bundle, on a bundle of stand-ins for the binaries.
+fn bundle_scripts(python: &venv::Python) -> Result<(), Error> {
+    let mut tests = python.module("unittest");
+    // Nothing is written beside the sources.
+    tests.args(["discover", "--start-directory", "tests"]).env("PYTHONDONTWRITEBYTECODE", "1");
+    run(tests.current_dir(root().join("kernels/gpu")))
+}
+
 /// Lint the native half, build the wheel, install it beside torch and transformers, check its types, and run its tests; the tests
-/// of the CUDA half use the stand-in driver.
+/// of the CUDA half use the stand-in driver. Then test the scripts of the GPU bundle.
 pub fn check() -> Result<(), Error> {
     let manifest = package().join("Cargo.toml");
     run(cargo().args(["fmt", "--check", "--manifest-path"]).arg(&manifest))?;
@@ -130,6 +138,7 @@ pub fn check() -> Result<(), Error> {
         .arg(package().join("tests"));
     let standin = crate::gpu_sim::build()?;
     run(tests.env("KVTIDED", daemon).env("KVTIDE_LIBCUDA", standin).current_dir(builds()))?;
+    bundle_scripts(&python)?;
     println!("python: {}", wheel.display());
     Ok(())
 }
