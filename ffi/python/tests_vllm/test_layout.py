@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, MambaSpec, SlidingWindowSpec
 
 from kvtide.vllm import layout
+from kvtide.vllm.layout import Part, Tensors
+from kvtide.vllm.staging import StagedTransfer
 
 HEADS, DIM = 2, 8
 
@@ -130,3 +133,35 @@ def test_which_layer_stands_where_and_of_what_type_is_described() -> None:
     assert first == described((["l.20.attn", "l.22.attn"], full()), (["l.21.attn", "l.23.attn"], window())), "another stage"
     names = ["l.0", "l.1", "l.2"]
     assert len({described((names, full()), eighths=layer) for layer in ("", *names)}) == 4
+
+
+class _Copies(TorchDispatchMode):
+    """Records the targets of copies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.targets: list[torch.Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.copy_.default:
+            self.targets.append(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_plane_of_several_parts_leaves_by_one_contiguous_copy() -> None:
+    blocks = [torch.arange(48, dtype=torch.float32).view(8, 2, 3) + at for at in (0, 100)]
+    parts = tuple(Part(0, 0, tensor, at * 24, 24) for at, tensor in enumerate(blocks))
+    transfer = StagedTransfer(Tensors(parts, (48,), 8, (((0, "float32"), (1, "float32")),)), 1, 1, 48 * 4)
+    plane = torch.zeros(4, 48, dtype=torch.uint8)
+    transfer._planes = [plane]
+    lane, ids = transfer._lanes[0], [5, 2, 7]
+    with _Copies() as copies:
+        transfer._copy(lane, ids, out=True)
+    to_host = [target for target in copies.targets if target.data_ptr() == plane.data_ptr()]
+    assert [(target.is_contiguous(), target.numel()) for target in to_host] == [(True, 3 * 48)]
+    expected = [tensor[ids].clone() for tensor in blocks]
+    for tensor in blocks:
+        tensor.zero_()
+    transfer._copy(lane, ids, out=False)
+    assert all(torch.equal(tensor[ids], was) for tensor, was in zip(blocks, expected, strict=True))
+    assert all(float(tensor.sum()) == float(was.sum()) for tensor, was in zip(blocks, expected, strict=True)), "no other block"

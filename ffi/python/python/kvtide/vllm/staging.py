@@ -74,20 +74,30 @@ class StagedTransfer:
             weakref.finalize(plane, _cuda.cudart().cudaHostUnregister, plane.data_ptr())
 
     def _copy(self, lane: _Lane, ids: Sequence[int], *, out: bool) -> None:
-        """Copy between vLLM's blocks and the lane's first staging blocks. `out`: from vLLM's blocks."""
+        """Copy between vLLM's blocks and the lane's first staging blocks. `out`: from vLLM's blocks.
+
+        The parts of a plane are collected on the device, so that one contiguous copy moves them. A copy of one part would be strided
+        in host memory, and torch would make it through a buffer that is not page-locked.
+        """
         count = len(ids) // self._members
         if count == 0:
             return
-        table = torch.tensor(ids, dtype=torch.int64).view(count, self._members)
-        for part in self._tensors.parts:
-            index = table[:, part.member].to(self._device)
-            staged = self._planes[part.plane][lane.first : lane.first + count, part.offset : part.offset + part.nbytes]
+        table = torch.tensor(ids, dtype=torch.int64).view(count, self._members).to(self._device)
+        for plane, staging in enumerate(self._planes):
+            staged = staging[lane.first : lane.first + count]
+            pages = torch.empty_like(staged, device=self._device) if out else staged.to(self._device, non_blocking=True)
+            for part in self._tensors.parts:
+                if part.plane != plane:
+                    continue
+                index, column = table[:, part.member], pages[:, part.offset : part.offset + part.nbytes]
+                if out:
+                    chosen = part.tensor.index_select(0, index).contiguous()
+                    column.copy_(chosen.view(count, -1).view(torch.uint8))
+                else:
+                    came = column.contiguous().view(part.tensor.dtype)
+                    part.tensor.index_copy_(0, index, came.view(count, *part.tensor.shape[1:]))
             if out:
-                chosen = part.tensor.index_select(0, index).contiguous()
-                staged.copy_(chosen.view(count, -1).view(torch.uint8), non_blocking=True)
-            else:
-                came = staged.to(self._device, non_blocking=True).contiguous().view(part.tensor.dtype)
-                part.tensor.index_copy_(0, index, came.view(count, *part.tensor.shape[1:]))
+                staged.copy_(pages, non_blocking=True)
 
     def _run(self, lane: _Lane, ids: Sequence[int], *, out: bool) -> None:
         if lane.stream is None:
