@@ -15,8 +15,10 @@ pub(crate) struct Settings {
     /// Version in CUDA's encoding: 12080 is 12.8.
     pub version: i32,
     /// Calls that wait for the whole device keep every other call from enqueueing, and fail at once if a stream waits for a word.
-    /// For processes with one test at a time: other tests' streams would count too.
+    /// Streams share hardware queues. For processes with one test at a time: other tests' streams would count too.
     pub strict: bool,
+    /// Number of hardware queues.
+    pub connections: u64,
 }
 
 /// Return the settings.
@@ -28,6 +30,7 @@ pub(crate) fn get() -> &'static Settings {
         memory: number("KVTIDE_SIM_MEMORY", 16 << 30) as usize,
         version: number("KVTIDE_SIM_VERSION", 12080) as i32,
         strict: number("KVTIDE_SIM_STRICT", 0) != 0,
+        connections: number("CUDA_DEVICE_MAX_CONNECTIONS", 8).clamp(1, 32),
     })
 }
 

@@ -15,7 +15,7 @@ use crate::{
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -94,6 +94,19 @@ impl Op {
     }
 }
 
+impl Op {
+    /// Return whether it runs from a hardware queue: kernels, fills, and copies within the device, which are kernels too.
+    fn is_queued(&self) -> bool {
+        let on_device = |at: u64| memory::find(at).is_some_and(|range| range.kind != memory::Kind::Registered);
+        match self {
+            Self::Launch(_) | Self::Fill { .. } => true,
+            Self::Copy { to, from, .. } => on_device(*to) && on_device(*from),
+            Self::Batch(copies) => copies.iter().any(|&(to, from, _)| on_device(to) && on_device(from)),
+            Self::Record(..) | Self::Wait(..) | Self::WaitWord { .. } | Self::WriteWord { .. } => false,
+        }
+    }
+}
+
 impl Uses {
     fn needs(&self, taken: Taken) -> bool {
         match taken {
@@ -107,6 +120,7 @@ impl Uses {
 
 /// A stream that waits for a word.
 struct Gate {
+    order: u64,
     at: u64,
     value: u64,
     by: String,
@@ -115,16 +129,24 @@ struct Gate {
 /// Held by calls that wait for the device, and shared by calls that enqueue, if the settings are strict.
 pub(crate) static DEVICE: RwLock<()> = RwLock::new(());
 
+/// Streams by the order of their creation, which gives their hardware queues.
+static ALL: Mutex<Vec<Weak<Stream>>> = Mutex::new(Vec::new());
+
+/// Order of all enqueued operations.
+static ENQUEUED: AtomicU64 = AtomicU64::new(0);
+
 /// A stream; its handle is the address inside the `Arc`.
 pub(crate) struct Stream {
     pub device: usize,
+    hardware_queue: u64,
     queue: Mutex<Queue>,
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct Queue {
-    ops: VecDeque<Op>,
+    /// With their order.
+    ops: VecDeque<(u64, Op)>,
     running: Option<Uses>,
     gate: Option<Gate>,
     closed: bool,
@@ -135,7 +157,13 @@ impl Stream {
     pub fn new(device: usize) -> Result<Arc<Self>, Code> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let stream = Arc::new(Self { device, queue: Mutex::default(), changed: Condvar::new() });
+        let hardware_queue = number % settings::get().connections;
+        let stream = Arc::new(Self { device, hardware_queue, queue: Mutex::default(), changed: Condvar::new() });
+        if settings::get().strict {
+            let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+            all.retain(|stream| stream.strong_count() > 0);
+            all.push(Arc::downgrade(&stream));
+        }
         let its = Arc::clone(&stream);
         let seed = settings::get().seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let started = std::thread::Builder::new().name(format!("kvt-sim-{number}")).spawn(move || its.work(Rng(seed)));
@@ -152,7 +180,7 @@ impl Stream {
             return Ok(());
         }
         let _device = settings::get().strict.then(|| DEVICE.read().unwrap_or_else(PoisonError::into_inner));
-        self.lock().ops.push_back(op);
+        self.lock().ops.push_back((ENQUEUED.fetch_add(1, Ordering::Relaxed), op));
         self.changed.notify_one();
         Ok(())
     }
@@ -170,15 +198,23 @@ impl Stream {
     /// Return whether an operation that has not ended uses it.
     pub fn needs(&self, taken: Taken) -> bool {
         let queue = self.lock();
-        queue.running.iter().any(|uses| uses.needs(taken)) || queue.ops.iter().any(|op| op.uses().needs(taken))
+        queue.running.iter().any(|uses| uses.needs(taken)) || queue.ops.iter().any(|(_, op)| op.uses().needs(taken))
     }
 
     /// Return the word that it waits for, and the thread that enqueued the wait.
     pub fn gate(&self) -> Option<(u64, String)> {
         let queue = self.lock();
         // A word that was written ends the wait, though the stream may not have looked yet.
-        let shut = |gate: &&Gate| word(gate.at).is_ok_and(|word| is_before(word, gate.value));
-        queue.gate.as_ref().filter(shut).map(|gate| (gate.at, gate.by.clone()))
+        queue.gate.as_ref().filter(|gate| is_shut(gate.at, gate.value)).map(|gate| (gate.at, gate.by.clone()))
+    }
+
+    /// Return whether it waits for a word, or will, by an operation enqueued before this one.
+    fn waits_before(&self, order: u64) -> bool {
+        let queue = self.lock();
+        let waits = queue.gate.as_ref().is_some_and(|gate| gate.order < order && is_shut(gate.at, gate.value));
+        let will =
+            |(of, op): &(u64, Op)| matches!(op, Op::WaitWord { at, value, .. } if *of < order && is_shut(*at, *value));
+        waits || queue.ops.iter().any(will)
     }
 
     /// Close the stream: enqueued operations still run, then its thread ends.
@@ -187,12 +223,34 @@ impl Stream {
         self.changed.notify_one();
     }
 
-    fn next(&self) -> Option<Op> {
+    /// Wait until nothing in the hardware queue stands in front of the operation: another stream's wait for a word, enqueued
+    /// before. Copies by copy engines have queues of their own.
+    fn wait_for_queue(&self, order: u64, op: &Op) {
+        if !settings::get().strict || !op.is_queued() {
+            return;
+        }
+        let stands = |stream: &Arc<Self>| {
+            let shares = stream.hardware_queue == self.hardware_queue && !std::ptr::eq(&raw const **stream, self);
+            shares && stream.waits_before(order)
+        };
+        let all =
+            || ALL.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
+        while all().iter().any(stands) && context::lost(self.device) == 0 {
+            // PACE: ends with the other stream's wait, or the device.
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn next(&self) -> Option<(u64, Op)> {
         let mut queue = self.lock();
         queue.running = None;
+        queue.gate = None;
         loop {
             if let Some(op) = queue.ops.pop_front() {
-                queue.running = Some(op.uses());
+                queue.running = Some(op.1.uses());
+                if let (order, Op::WaitWord { at, value, by }) = &op {
+                    queue.gate = Some(Gate { order: *order, at: *at, value: *value, by: by.clone() });
+                }
                 return Some(op);
             }
             if queue.closed {
@@ -203,8 +261,9 @@ impl Stream {
     }
 
     fn work(&self, mut rng: Rng) {
-        while let Some(op) = self.next() {
+        while let Some((order, op)) = self.next() {
             dawdle(&mut rng);
+            self.wait_for_queue(order, &op);
             let lost = context::lost(self.device) != 0;
             let done = match op {
                 Op::Record(event, record) => {
@@ -249,11 +308,7 @@ impl Stream {
                 event.wait(record);
                 Ok(())
             }
-            Op::WaitWord { at, value, by } => {
-                let ended = self.wait_word(at, value, by);
-                self.lock().gate = None;
-                ended
-            }
+            Op::WaitWord { at, value, .. } => self.wait_word(at, value),
             Op::WriteWord { at, value } => {
                 let word = word(at)?;
                 word.store(value, Ordering::Release);
@@ -263,12 +318,8 @@ impl Stream {
     }
 
     /// Wait for a word with CUDA's GEQ.
-    fn wait_word(&self, at: u64, value: u64, by: String) -> Result<(), (Code, String)> {
-        let mut by = Some(by);
+    fn wait_word(&self, at: u64, value: u64) -> Result<(), (Code, String)> {
         while is_before(word(at)?, value) {
-            if let Some(by) = by.take() {
-                self.lock().gate = Some(Gate { at, value, by });
-            }
             if context::lost(self.device) != 0 {
                 return Ok(());
             }
@@ -277,6 +328,11 @@ impl Stream {
         }
         Ok(())
     }
+}
+
+/// Return whether a wait for a word has not ended.
+fn is_shut(at: u64, value: u64) -> bool {
+    word(at).is_ok_and(|word| is_before(word, value))
 }
 
 /// Return whether a word has not reached a value, as CUDA compares: signed, and wrapping around.
