@@ -608,7 +608,7 @@ kvt_status kvt_lane_close(kvt_lane *lane);
 ///     forked or truncated, or tier 0 is on a device and the lane is not bound to a stream; `KVT_ENOTFOUND` if there is
 ///     no such sequence; `KVT_ERANGE` if it has more tokens than reserved; `KVT_ELIMIT` if there are too many
 ///     sequences; `KVT_ELOST` if a sequence is lost; `KVT_ETIMEDOUT` if pages were still being moved at the deadline;
-///     `KVT_EDEVICE`.
+///     `KVT_EINVAL` while the lane's stream is being captured into a CUDA graph; `KVT_EDEVICE`.
 /// Thread safety: one thread per lane at a time.
 /// Example: `kvt_step_seq step = {.seq = seq, .tokens = 512}; kvt_lane_begin(lane, &step, 1);`
 ///
@@ -626,17 +626,21 @@ kvt_status kvt_lane_begin(kvt_lane *lane, const kvt_step_seq *seqs, uint32_t cou
 /// @param pass  Receives the result.
 /// @return `KVT_OK`; `KVT_ESTATE` if no step is open, the plane is complete, or a later one was begun; `KVT_ERANGE` if
 ///     there is no such plane; `KVT_ELOST`, `KVT_EIO`, `KVT_ETIMEDOUT`, `KVT_EDAEMON` or `KVT_EDEVICE` if a page is not
-///     available. The step stays open after an error, and the boundary can be repeated.
+///     available; `KVT_EINVAL` while the lane's stream is being captured into a CUDA graph. The step stays open after an
+///     error, and the boundary can be repeated.
 /// Thread safety: one thread per lane at a time.
 /// Example: `do { kvt_lane_boundary(lane, plane, &pass); attend(&pass); } while (!pass.last);`
 ///
 /// Pointers: `pass` must be valid for a write.
-kvt_status kvt_lane_boundary(kvt_lane *lane, uint16_t plane, kvt_pass *pass);
+kvt_status kvt_lane_boundary(kvt_lane *lane,
+                             uint16_t plane,
+                             kvt_pass *pass);
 
 /// End the step, complete or not. The lane reads no frame until its next `kvt_lane_begin`.
 ///
 /// @param lane  Lane.
-/// @return `KVT_OK`; `KVT_ESTATE` if no step is open.
+/// @return `KVT_OK`; `KVT_ESTATE` if no step is open; `KVT_EINVAL` while the lane's stream is being captured into a CUDA
+///     graph: the step stays open.
 /// Thread safety: one thread per lane at a time.
 /// Example: `kvt_lane_end(lane); kvt_channel_commit(channel, step.seq, step.tokens);`
 kvt_status kvt_lane_end(kvt_lane *lane);

@@ -184,8 +184,37 @@ impl Error {
         matches!(self, Self::OutOfMemory { .. })
     }
 
+    /// Return whether work may still run on a device after a bounded wait for its end: not if all has ended, nor on a lost device.
+    /// Then memory that the work uses must be leaked.
+    #[must_use]
+    pub fn may_run(settled: &Result<bool>) -> bool {
+        match settled {
+            Ok(ended) => !ended,
+            Err(e) => !e.is_lost(),
+        }
+    }
+
     /// Return an error for an invalid argument.
     pub(crate) fn invalid(what: &'static str, why: impl Into<String>) -> Self {
         Self::Invalid { what, why: why.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Error;
+
+    #[test]
+    fn work_of_unknown_state_may_run_and_work_on_a_lost_device_does_not() {
+        let lost = Error::Lost {
+            device: String::new(),
+            call: "cuEventQuery",
+            on: String::new(),
+            code: 700,
+            name: "CUDA_ERROR_ILLEGAL_ADDRESS".to_owned(),
+        };
+        let unknown = Error::invalid("event", "its state is unknown");
+        assert!(Error::may_run(&Ok(false)) && Error::may_run(&Err(unknown)));
+        assert!(!Error::may_run(&Ok(true)) && !Error::may_run(&Err(lost)));
     }
 }

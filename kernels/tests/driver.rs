@@ -42,6 +42,27 @@ fn no_driver() {
 }
 
 #[test]
+fn memory_that_cannot_be_locked_costs_the_measurement_and_not_the_copier() {
+    stand_in_only!();
+    // In a process of its own: a device is measured once.
+    if let Some(output) = child("memory_that_cannot_be_locked_costs_the_measurement_and_not_the_copier", &[]) {
+        return passed(&output);
+    }
+    let device = device();
+    device.works().expect("tried");
+    let _word = WaitWord::new(&device).expect("a word, so that its page is registered");
+    // CUDA_ERROR_OPERATING_SYSTEM, for the three sizes of the measurement; the first registration is that of the copier's lists.
+    // Each counts from the one before.
+    [2, 1, 1].into_iter().for_each(|nth| Sim::new().fail("cuMemHostRegister_v2", nth, 304));
+    let mut copier = Copier::new(&device, copy::Options::default()).expect("a copier");
+    let crossover = copier.crossover();
+    assert!(crossover.measured.is_empty(), "{crossover}");
+    assert!(crossover.cut_short.as_deref().is_some_and(|why| why.contains("cuMemHostRegister")), "{crossover}");
+    Sim::new().mend();
+    copies_arrive(&device, &mut copier);
+}
+
+#[test]
 fn a_library_that_is_no_driver() {
     if let Some(output) = child("a_library_that_is_no_driver", &[("KVTIDE_LIBCUDA", "libm.so.6")]) {
         return passed(&output);

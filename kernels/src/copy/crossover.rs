@@ -109,7 +109,7 @@ impl fmt::Display for Crossover {
     }
 }
 
-/// What a measurement depends on.
+/// The conditions of a measurement.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Key {
     device: u32,
@@ -135,24 +135,25 @@ pub(super) fn of_device(copier: &mut Copier) -> Result<Crossover> {
     Ok(found)
 }
 
-/// Measure until the deadline. If the device is full or too slow, keep the estimate for the sizes not measured and record the
-/// reason.
+/// Measure until the deadline. Without enough memory or time, keep the estimate for the sizes not measured and record the reason.
 fn measure(copier: &mut Copier, deadline: Instant) -> Result<Crossover> {
     let began = Instant::now();
     let mut found = Crossover::of(Path::Measured);
     match Bench::new(copier) {
         Ok(bench) => {
             let ended = bench.ways(copier, deadline, &mut found);
-            if !copier.settle(deadline + Duration::from_secs(5))? {
+            let settled = copier.settle(deadline + Duration::from_secs(5));
+            if Error::may_run(&settled) {
                 // Memory that the device may still access is leaked.
                 std::mem::forget(bench);
             }
+            settled?;
             ended?;
             // A trial that ran out of time left its batch behind.
             copier.slots.reclaim(&copier.lanes)?;
         }
-        Err(e) if e.is_out_of_memory() => found.cut_short = Some(e.to_string()),
-        Err(e) => return Err(e),
+        Err(e) if e.is_lost() => return Err(e),
+        Err(e) => found.cut_short = Some(e.to_string()),
     }
     found.took = began.elapsed();
     Ok(found)
@@ -193,12 +194,11 @@ struct Trial {
 }
 
 impl Bench {
-    /// Create it with as much memory as is free.
+    /// Create it with as much memory as there is: on the device, and that may be locked on the host.
     fn new(copier: &Copier) -> Result<Self> {
-        let full = |made: &Result<Self>| made.as_ref().err().is_some_and(Error::is_out_of_memory);
         let mut made = Self::with(copier, TRIALS[0]);
         for trial in &TRIALS[1..] {
-            if full(&made) {
+            if made.as_ref().is_err_and(|e| !e.is_lost()) {
                 made = Self::with(copier, *trial);
             }
         }
@@ -280,11 +280,16 @@ impl Bench {
         copier.lanes[way.index()].stream(part).wait_word(word, target)?;
         std::thread::scope(|scope| {
             let (enqueued, over) = mpsc::channel::<()>();
-            scope.spawn(move || {
+            let release = move || {
                 // It ends at once when the sender is dropped. This thread makes no call that a full queue could block.
                 let _ = over.recv_timeout(HOLD_MAX);
                 word.release(target);
-            });
+            };
+            let started = std::thread::Builder::new().name("kvtide-measure".into()).spawn_scoped(scope, release);
+            if started.is_err() {
+                // Nothing would release the word in time, so the trial includes the time of its calls.
+                word.release(target);
+            }
             let result = enqueue(copier);
             drop(enqueued);
             result

@@ -346,12 +346,7 @@ impl Drop for Copier {
     /// Wait, with a time limit, for batches in flight; lists that a kernel might still read are then leaked.
     fn drop(&mut self) {
         let ended = self.device.is_ours().then(|| self.slots.settle(&self.lanes, Instant::now() + SETTLE_MAX));
-        let runs_on = match ended {
-            None | Some(Ok(true)) => false,
-            Some(Ok(false)) => true,
-            Some(Err(e)) => !e.is_lost(),
-        };
-        if runs_on {
+        if ended.is_some_and(|ended| Error::may_run(&ended)) {
             self.slots.leak();
         }
     }

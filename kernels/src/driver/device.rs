@@ -175,8 +175,8 @@ impl Device {
     /// the engine's own threads.
     ///
     /// Until then the thread's capture mode is relaxed. While an engine captures a graph in global mode, as PyTorch does, calls such
-    /// as cuEventQuery would otherwise fail on every thread of the process, and invalidate the capture. Calls here never touch the
-    /// captured stream, so they are safe beside it.
+    /// as cuEventQuery would otherwise fail on every thread of the process, and invalidate the capture. No call here waits for work of
+    /// the captured stream, so they are safe beside it.
     pub(crate) fn enter(&self) -> Result<Entered<'_>> {
         let api = &self.driver.api;
         let mut current = std::ptr::null_mut();

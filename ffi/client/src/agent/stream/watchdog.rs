@@ -7,8 +7,8 @@
 //! 1. A wait is added before its stream can reach it, and its boundary's words then say that it timed out.
 //! 2. The thread that removes a wait from the list ends it: [`Watchdog::complete`] writes the words and the word under the lock, and the
 //!    thread stores the word under the lock. So the device never reads words that are being written.
-//! 3. The thread waits a little longer than the session's timeout, so that it acts only if the copy thread does not. It looks now
-//!    and then, so that a wait costs no wake-up.
+//! 3. The thread waits one to two seconds longer than the session's timeout, so that it acts only if the copy thread does not. It
+//!    polls, so that a wait costs no wake-up.
 
 use kvtide_kernels::WaitWord;
 use std::{
@@ -21,8 +21,8 @@ use std::{
 /// Time after the session's timeout in which the copy thread ends a wait itself.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Longest time between two looks.
-const LOOK_MAX: Duration = Duration::from_secs(1);
+/// Maximum time between two polls.
+const POLL_MAX: Duration = Duration::from_secs(1);
 
 /// The waits of a lane's stream, and the thread that ends them.
 pub(crate) struct Watchdog {
@@ -121,8 +121,8 @@ impl Shared {
                 inner.waits.clear();
                 inner.late = true;
             }
-            let look = (self.limit / 4).min(LOOK_MAX);
-            inner = self.stopped.wait_timeout(inner, look).unwrap_or_else(PoisonError::into_inner).0;
+            let poll = (self.limit / 4).min(POLL_MAX);
+            inner = self.stopped.wait_timeout(inner, poll).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }

@@ -224,7 +224,7 @@ impl Drop for Digests {
     /// Leaks lists that a kernel may still read.
     fn drop(&mut self) {
         let settled = self.settle(Instant::now() + SETTLE_MAX);
-        if !matches!(settled, Ok(false)) {
+        if !Error::may_run(&settled) {
             // SAFETY: dropped once, here; no launch that reads or writes them is left.
             unsafe { ManuallyDrop::drop(&mut self.lists) };
         }

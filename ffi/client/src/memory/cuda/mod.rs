@@ -33,7 +33,7 @@ use kvtide_kernels::{
     copy::{self, COPIES_MAX, Copier, Copy, Ticket, Way},
 };
 use kvtide_wire::{hello::Slab, status::Status};
-use slabs::{DeviceSlab, Registered};
+use slabs::DeviceSlab;
 use std::{
     collections::{HashMap, VecDeque},
     mem::ManuallyDrop,
@@ -157,13 +157,12 @@ impl CudaMemory {
             }
             Place::MappedFrame(_) | Place::Nothing | Place::Engine(_) => None,
             Place::Host { slab, slot } => {
-                let slab = self.slabs.get(&slab)?;
+                let slab = self.slabs.get_mut(&slab)?;
                 let room = self.classes.get(slab.class())?.0;
                 let offset = slab.offset(slot)?;
                 // Registered when it was announced. If that failed, this copy tries again, and fails with it.
-                let registered = slab.register().ok()?;
-                self.counts.registered(slab, &registered);
-                (room >= bytes).then_some((registered.address + offset, registered.address))
+                let start = slab.address(&mut self.counts).ok()?;
+                (room >= bytes).then_some((start + offset, start))
             }
         }
     }
@@ -312,15 +311,6 @@ impl CudaMemory {
     }
 }
 
-impl Counts {
-    fn registered(&mut self, slab: &DeviceSlab, registered: &Registered) {
-        if let Some(took) = registered.took {
-            self.registered_bytes += slab.bytes();
-            self.registered_ns += u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        }
-    }
-}
-
 /// Return the direction of a copy.
 fn way(op: &CopyOp) -> Way {
     match (op.from, op.to) {
@@ -347,12 +337,10 @@ impl TierMemory for CudaMemory {
 
     fn add_slab(&mut self, slab: &Slab, memfd: OwnedFd) -> Result<()> {
         check_slab(slab, self.classes.get(usize::from(slab.class)).map(|c| c.1), self.slabs.contains_key(&slab.slab))?;
-        let mapped = DeviceSlab::new(&self.device, slab, memfd)?;
-        // Now, and not in front of the first copy. While a stream waits for a word, the driver is not given a reason to wait for it.
-        if *self.gate.enter() == 0
-            && let Ok(registered) = mapped.register()
-        {
-            self.counts.registered(&mapped, &registered);
+        let mut mapped = DeviceSlab::new(&self.device, slab, memfd)?;
+        // Now, and not in front of the first copy. Not while a stream waits for a word: the driver may wait for the stream.
+        if *self.gate.enter() == 0 {
+            let _ = mapped.address(&mut self.counts); // after a failure, the first copy tries again
         }
         self.slabs.insert(slab.slab, mapped);
         Ok(())
@@ -462,7 +450,7 @@ impl Drop for CudaMemory {
         unsafe { ManuallyDrop::drop(&mut self.parts) };
         // SAFETY: as above. They are left mapped if copies are in flight.
         let slabs = unsafe { ManuallyDrop::take(&mut self.slabs) };
-        if matches!(settled, Ok(false)) {
+        if kvtide_kernels::Error::may_run(&settled) {
             slabs.into_values().for_each(DeviceSlab::forget);
         }
     }

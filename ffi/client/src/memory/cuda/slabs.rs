@@ -3,26 +3,22 @@
 use super::error;
 use crate::{
     Error, Result,
-    memory::slabs::{HostSlab, map_slab},
+    memory::{
+        Counts,
+        slabs::{HostSlab, map_slab},
+    },
 };
 use kvtide_kernels::{Device, HostRegion};
 use kvtide_wire::{hello::Slab, status::Status};
-use std::{mem::ManuallyDrop, os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{mem::ManuallyDrop, os::fd::OwnedFd, sync::Arc};
 
 /// A slab and its registration.
 pub(super) struct DeviceSlab {
     /// Must be dropped before the slab is unmapped.
     region: ManuallyDrop<HostRegion>,
     slab: ManuallyDrop<HostSlab>,
-}
-
-/// A slab's registration.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Registered {
-    /// Device address of the slab.
-    pub address: u64,
-    /// How long it took, if it was made by this call.
-    pub took: Option<Duration>,
+    /// Device address; `None`: not registered yet.
+    address: Option<u64>,
 }
 
 impl DeviceSlab {
@@ -32,18 +28,20 @@ impl DeviceSlab {
         // SAFETY: the range is the slab's mapping, which outlives the region: `drop` and `forget` keep that order.
         let region = unsafe { HostRegion::new(device, start, slab.bytes()) };
         let region = region.map_err(|e| error("register a host slab", e))?;
-        Ok(DeviceSlab { region: ManuallyDrop::new(region), slab: ManuallyDrop::new(slab) })
+        Ok(DeviceSlab { region: ManuallyDrop::new(region), slab: ManuallyDrop::new(slab), address: None })
     }
 
-    /// Register the slab, unless it is registered. If that fails, a later call tries again.
-    pub fn register(&self) -> kvtide_kernels::Result<Registered> {
-        let fresh = self.region.took().is_none();
+    /// Return the device address. The first call registers the slab and counts that; if it fails, a later call tries again.
+    pub fn address(&mut self, counts: &mut Counts) -> kvtide_kernels::Result<u64> {
+        if let Some(address) = self.address {
+            return Ok(address);
+        }
         let address = self.region.address()?;
-        Ok(Registered { address, took: self.region.took().filter(|_| fresh) })
-    }
-
-    pub fn bytes(&self) -> u64 {
-        self.region.bytes() as u64
+        let took = self.region.took().unwrap_or_default();
+        counts.registered_bytes += self.region.bytes() as u64;
+        counts.registered_ns += u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.address = Some(address);
+        Ok(address)
     }
 
     pub fn holds(&self, class: usize, slot: u32) -> bool {
