@@ -1,4 +1,4 @@
-"""What the kernel says about the machine: its settings, its log, and the threads of a process that hangs."""
+"""Facts about the machine from the kernel: settings, the kernel log, and the threads of a process that hangs."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ PCI = Path("/sys/bus/pci/devices")
 NVIDIA = "0x10de"
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 # Lines of the kernel log that explain a failed part.
-TOLD = re.compile(r"NVRM|Xid|out of memory|oom-kill|segfault|general protection|hung_task|blocked for more than", re.IGNORECASE)
+RELEVANT = re.compile(r"NVRM|Xid|out of memory|oom-kill|segfault|general protection|hung_task|blocked for more than", re.IGNORECASE)
 # Limits of what one part adds to the report.
 LINES_MAX = 60
 THREADS_MAX = 400
@@ -58,7 +58,7 @@ class KernelLog:
 
     def new(self):
         lines = self.from_dmesg() if self.file is None else self.from_file(self.file)
-        return [line for line in lines if TOLD.search(line)][-LINES_MAX:]
+        return [line for line in lines if RELEVANT.search(line)][-LINES_MAX:]
 
     def from_file(self, file):
         lines: list = []

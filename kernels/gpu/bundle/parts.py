@@ -96,7 +96,7 @@ class Unknown(Exception):
 
 
 def chosen(parts, only):
-    """Return the parts of these names, and the probes that find what they need; all parts without names."""
+    """Return the named parts, preceded by the probes of the features that they need. Return all parts if no name is given."""
     if not only:
         return parts
     names = [part.name for part in parts]

@@ -1,4 +1,4 @@
-"""Whole runs: what the report contains when parts pass, fail, crash or hang, and when the run itself ends early."""
+"""Whole runs: the content of the report when parts pass, fail, crash or hang, and when the run itself ends early."""
 
 import os
 import signal

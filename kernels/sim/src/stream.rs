@@ -223,8 +223,8 @@ impl Stream {
         self.changed.notify_one();
     }
 
-    /// Wait until nothing in the hardware queue stands in front of the operation: another stream's wait for a word, enqueued
-    /// before. Copies by copy engines have queues of their own.
+    /// Wait while another stream of the same hardware queue waits for a word, if that wait was enqueued before the operation. Copy
+    /// engines have their own queues.
     fn wait_for_queue(&self, order: u64, op: &Op) {
         if !settings::get().strict || !op.is_queued() {
             return;

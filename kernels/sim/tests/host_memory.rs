@@ -2,21 +2,8 @@
 
 mod common;
 
-use common::{Cuda, Params};
+use common::{Cuda, Sample};
 use std::process::Command;
-
-/// As samples/planted.cu declares it.
-#[repr(C)]
-struct Total {
-    input: u64,
-    out: u64,
-    word: u64,
-    n: u32,
-    bug: u32,
-}
-
-// SAFETY: repr(C), and the same fields.
-unsafe impl Params for Total {}
 
 const CASE: &str = "KVTIDE_SIM_TEST_CASE";
 const ILLEGAL_ADDRESS: u32 = 700;
@@ -24,7 +11,7 @@ const ILLEGAL_ADDRESS: u32 = 700;
 /// Sum words of the host, in place.
 fn total(cuda: &Cuda, input: u64, n: u32) -> u32 {
     let (out, stream) = (cuda.allocate(4), cuda.stream());
-    cuda.launch("kvt_sim_total", 1, 32, 0, &Total { input, out, word: 0, n, bug: 0 }, stream);
+    cuda.launch("kvt_sim_total", 1, 32, 0, &Sample { input, out, word: 0, n, bug: 0 }, stream);
     let code = cuda.finish(stream);
     if code == 0 {
         assert_eq!(cuda.get::<u32>(out, 1)[0], (0..n).sum::<u32>());
@@ -40,7 +27,7 @@ fn kernels_read_registered_memory_in_place_and_add_to_its_words() {
     let (input, word) = (cuda.register(&mut words), cuda.register(&mut counter));
     assert_eq!(total(&cuda, input, 1000), 0);
     let (out, stream) = (cuda.allocate(4), cuda.stream());
-    cuda.launch("kvt_sim_total", 7, 32, 0, &Total { input, out, word, n: 1000, bug: 0 }, stream);
+    cuda.launch("kvt_sim_total", 7, 32, 0, &Sample { input, out, word, n: 1000, bug: 0 }, stream);
     assert_eq!(cuda.finish(stream), 0);
     assert_eq!(counter[0], 7);
     cuda.unregister(&mut words);

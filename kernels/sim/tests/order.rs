@@ -2,20 +2,7 @@
 
 mod common;
 
-use common::{Cuda, Params};
-
-/// As samples/planted.cu declares it.
-#[repr(C)]
-struct Total {
-    input: u64,
-    out: u64,
-    word: u64,
-    n: u32,
-    bug: u32,
-}
-
-// SAFETY: repr(C), and the same fields.
-unsafe impl Params for Total {}
+use common::{Cuda, Sample};
 
 const WORDS: usize = 16 << 10;
 /// Each try fails about one time in three, so at least one of these fails with near certainty.
@@ -35,7 +22,7 @@ fn wrong_sums(cuda: &Cuda, tries: u32, ordered: bool, stop_at_first: bool) -> u3
             cuda.record(event, copies);
             cuda.wait_event(kernels, event);
         }
-        cuda.launch("kvt_sim_total", 1, 32, 0, &Total { input, out, word: 0, n: WORDS as u32, bug: 0 }, kernels);
+        cuda.launch("kvt_sim_total", 1, 32, 0, &Sample { input, out, word: 0, n: WORDS as u32, bug: 0 }, kernels);
         assert_eq!((cuda.finish(copies), cuda.finish(kernels)), (0, 0));
         wrong += u32::from(cuda.get::<u32>(out, 1)[0] != (round + 1) * WORDS as u32);
         if stop_at_first && wrong > 0 {

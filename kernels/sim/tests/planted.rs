@@ -4,21 +4,8 @@
 
 mod common;
 
-use common::{Cuda, LAUNCH_FAILED, Params};
+use common::{Cuda, LAUNCH_FAILED, Sample};
 use std::process::Command;
-
-/// As samples/planted.cu declares it.
-#[repr(C)]
-struct Planted {
-    input: u64,
-    out: u64,
-    word: u64,
-    n: u32,
-    bug: u32,
-}
-
-// SAFETY: repr(C), and the same fields.
-unsafe impl Params for Planted {}
 
 const CASE: &str = "KVTIDE_SIM_TEST_BUG";
 const SHARED: u32 = 512;
@@ -56,7 +43,7 @@ fn planted(cuda: &Cuda, blocks: u32, bug: u32) -> (u32, Vec<u32>) {
     let (input, out) = (cuda.allocate(words.len() * 4), cuda.allocate(blocks as usize * 4));
     cuda.put(input, &words);
     let stream = cuda.stream();
-    cuda.launch("kvt_sim_planted", blocks, 128, SHARED, &Planted { input, out, word: 0, n, bug }, stream);
+    cuda.launch("kvt_sim_planted", blocks, 128, SHARED, &Sample { input, out, word: 0, n, bug }, stream);
     let code = cuda.finish(stream);
     let sums = if code == 0 { cuda.get(out, blocks as usize) } else { vec![] };
     (code, sums)

@@ -2,21 +2,8 @@
 
 mod common;
 
-use common::{Cuda, NOT_READY, Params};
+use common::{Cuda, NOT_READY, Sample};
 use std::process::Command;
-
-/// As samples/planted.cu declares it.
-#[repr(C)]
-struct Total {
-    input: u64,
-    out: u64,
-    word: u64,
-    n: u32,
-    bug: u32,
-}
-
-// SAFETY: repr(C), and the same fields.
-unsafe impl Params for Total {}
 
 const CHILD: &str = "KVTIDE_SIM_TEST_QUEUES";
 
@@ -45,7 +32,7 @@ fn a_kernel_behind_a_wait_in_its_queue_stalls_and_a_copy_does_not() {
     let streams: Vec<usize> = (0..=QUEUES).map(|_| cuda.stream()).collect();
     let (waiting, other, behind) = (streams[0], streams[1], streams[QUEUES]);
     let kernel =
-        |stream| cuda.launch("kvt_sim_total", 1, 32, 0, &Total { input, out, word: 0, n: 1024, bug: 0 }, stream);
+        |stream| cuda.launch("kvt_sim_total", 1, 32, 0, &Sample { input, out, word: 0, n: 1024, bug: 0 }, stream);
     // In front of the wait: it does not stall.
     kernel(behind);
     assert_eq!(cuda.finish(behind), 0);

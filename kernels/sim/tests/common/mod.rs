@@ -38,6 +38,19 @@ unsafe impl Sync for Cuda {}
 /// `repr(C)`, and as the kernel declares it.
 pub unsafe trait Params {}
 
+/// Parameters of the kernels in samples/planted.cu, as declared there.
+#[repr(C)]
+pub struct Sample {
+    pub input: u64,
+    pub out: u64,
+    pub word: u64,
+    pub n: u32,
+    pub bug: u32,
+}
+
+// SAFETY: repr(C), and the same fields.
+unsafe impl Params for Sample {}
+
 macro_rules! call {
     ($cuda:expr, $name:ident($($argument:expr),* $(,)?) as fn($($kind:ty),* $(,)?)) => {{
         let address = $cuda.symbol(stringify!($name));
