@@ -4,6 +4,7 @@
 #include "attention/state.cuh"
 #include "attention/page.cuh"
 #include "attention/conclude.cuh"
+#include "attention/work.cuh"
 #include "attention/decode.cuh"
 #include "attention/merge.cuh"
 #include "attention/prefill.cuh"

@@ -50,6 +50,9 @@ struct AttentionParams {
     u64 chunk_o;
     /// `u32[tasks][⌈chunks_max / 16⌉ + 1]`: tickets, zero before the first launch and after each.
     u64 tickets;
+    /// `u32[2]`: units of work given to blocks beyond one for each, and blocks that have ended; zero before the first launch and after
+    /// each. Whole path of decode and MLA only.
+    u64 queue;
     /// Out, `u32[seqs][kv_heads][tiles]`: 1 if the tile's rows were written, 0 if a page was not readable.
     u64 emitted;
     /// Elements between two query tokens in `q`.
@@ -90,8 +93,8 @@ struct AttentionParams {
     f32 scale_log2;
     /// Frames at `pages`; with `aliases`, the frames from here on are at the addresses there.
     u32 frames;
-    /// 0.
-    u32 reserved;
+    /// Pages of the longest sequence that the launch computes, at most `pages_max`.
+    u32 pages_limit;
 };
 
 /// Attention mass: reduces the state of attention for each page to the largest shares of each sequence.
@@ -479,8 +482,8 @@ struct SketchScoresParams {
     u32 reserved;
 };
 
-static_assert(sizeof(AttentionParams) == 224, "AttentionParams is padded otherwise than in Rust");
-static_assert(sizeof(AttentionMassParams) == 264, "AttentionMassParams is padded otherwise than in Rust");
+static_assert(sizeof(AttentionParams) == 232, "AttentionParams is padded otherwise than in Rust");
+static_assert(sizeof(AttentionMassParams) == 272, "AttentionMassParams is padded otherwise than in Rust");
 static_assert(sizeof(AppendParams) == 200, "AppendParams is padded otherwise than in Rust");
 static_assert(sizeof(AppendPart) == 48, "AppendPart is padded otherwise than in Rust");
 static_assert(sizeof(BoundaryApplyParams) == 48, "BoundaryApplyParams is padded otherwise than in Rust");

@@ -1,9 +1,9 @@
 // Paged attention of few queries per sequence: decode, and verification of several tokens.
 //
-// Whole path (`items` is 0): a block takes a chunk of a sequence for one KV head and row tile. Its four warps take the chunk's
-// pages in turn (page i of the chunk: warp i % 4). Each warp has its own ring in shared memory, so that no warp waits for another
-// before the chunk's end. Path by passes (`items`): a warp takes pages of a list and leaves each page's state in the workspace,
-// from which attention_merge folds chunks with exactly the same steps.
+// Whole path (`items` is 0): a block takes units (work.cuh), each a chunk of a sequence for one KV head and row tile. Its four warps
+// take the chunk's pages in turn (page i of the chunk: warp i % 4). Each warp has its own ring in shared memory, so that no warp
+// waits for another before the chunk's end. Path by passes (`items`): a warp takes pages of a list and leaves each page's state
+// in the workspace, from which attention_merge folds chunks with exactly the same steps.
 //
 // Bytes in flight: a warp's ring has SLOTS halves (16 tokens of keys or values), SLOTS - 1 of them in flight. Per block and per
 // multiprocessor of an H200 (227 KiB of shared memory):
@@ -12,9 +12,9 @@
 // 4.8 TB/s at 0.8 us of loaded latency need 29 KiB per multiprocessor; the rest covers blocks that start or end. 96 KiB also fit
 // the 99 KiB that a block of sm_86, 89 and 120 can have.
 //
-// Grid: KV heads and row tiles, which read the same pages, vary fastest; then chunks (or the list); then sequences.
+// Grid of the whole path: as many blocks as run at a time. By passes: KV heads and row tiles, which read the same pages, vary fastest,
+// then the list.
 //
-// Work split: 512 tokens x 8 KV heads make 256 blocks of a sequence of 16k, for the 264 block slots of 132 multiprocessors.
 // Arithmetic: with D 128 a tile of 16 tokens (8 KiB) is 16 ldmatrix, 16 mma, 16 cp.async and some 150 other instructions of one
 // warp; at 20 bytes per clock and multiprocessor it may take 400 clocks of four schedulers.
 #pragma once
@@ -87,137 +87,152 @@ template <class T, int D, int NT>
 KVT_DEVICE void attention_decode(const AttentionParams& p) {
     constexpr int ROWS = 8 * NT;
     const u32 lane = kvt_lane(), warp = kvt_warp();
-    const u32 head = blockIdx.x / p.tiles, tile = blockIdx.x % p.tiles;
     const bool parts = p.items != 0;
     const u32 ring = warp * RING_BYTES<D>;
 
-    Task task = task_of<ROWS>(p, parts ? 0 : blockIdx.z, head, tile);
-    const bool failed = lane_failed(p);
-    const i32 early = parts ? -1 : early_entry(p, task.seq, blockIdx.y);
-
-    Listed mine;
-    mine.seq = mine.page = 0;
-    mine.frame = -1;
-    mine.first = mine.limit = 0;
-    u32 todo;           // lanes with pages that this warp computes
-    u32 chunks = 0;
-    bool missing = false;
-    if (parts) {
-        const u32 item = (blockIdx.y * WARPS + warp) * p.items_per_warp + lane;
-        if (!failed && lane < p.items_per_warp && item < p.item_count) {
-            uint2 listed = reinterpret_cast<const uint2*>(p.items)[item];
-            mine.seq = listed.x;
-            mine.page = listed.y;
-            if (mine.seq < p.seqs && mine.page < p.pages_max) {
-                mine.frame = entry_of(p, mine.seq, mine.page);
-                Span s = span_of(p, mine.seq, task.row, ROWS);
-                mine.first = s.first;
-                mine.limit = s.limit;
-                if (mine.frame >= 0 && blockIdx.x == 0) {
-                    reinterpret_cast<u32*>(p.stamps)[static_cast<u64>(mine.seq) * p.pages_max + mine.page] = p.epoch;
+    KVT_SHARED(Work, work, 1);
+    if (!parts) {
+        work->begin(p);
+    }
+#pragma unroll 1
+    while (parts || work->left(p)) {
+        Unit unit;
+        unit.seq = 0;
+        unit.chunk = blockIdx.y;
+        unit.head = blockIdx.x / p.tiles;
+        unit.tile = blockIdx.x % p.tiles;
+        unit.chunks = 0;
+        unit.missing = false;
+        if (!parts) {
+            unit = work->now(p);
+        }
+        const i32 early = parts ? -1 : early_entry(p, unit.seq, unit.chunk);
+        const bool failed = lane_failed(p);
+        Listed mine;
+        mine.seq = mine.page = 0;
+        mine.frame = -1;
+        mine.first = mine.limit = 0;
+        u32 todo;  // lanes with pages that this warp computes
+        if (parts) {
+            const u32 item = (unit.chunk * WARPS + warp) * p.items_per_warp + lane;
+            if (!failed && lane < p.items_per_warp && item < p.item_count) {
+                uint2 listed = reinterpret_cast<const uint2*>(p.items)[item];
+                mine.seq = listed.x;
+                mine.page = listed.y;
+                if (mine.seq < p.seqs && mine.page < p.pages_max) {
+                    mine.frame = entry_of(p, mine.seq, mine.page);
+                    Span s = span_of(p, mine.seq, unit.tile * ROWS, ROWS);
+                    mine.first = s.first;
+                    mine.limit = s.limit;
+                    if (mine.frame >= 0 && unit.head == 0 && unit.tile == 0) {
+                        reinterpret_cast<u32*>(p.stamps)[static_cast<u64>(mine.seq) * p.pages_max + mine.page] = p.epoch;
+                    }
                 }
             }
-        }
-        todo = __ballot_sync(FULL, mine.frame >= 0 && mine.tile_first(p.page_tokens) < mine.tile_end(p.page_tokens));
-    } else {
-        const Span s = span_of(p, task.seq, task.row, ROWS);
-        const Chunks range = chunks_of(p, s);
-        chunks = range.count;
-        if (failed || chunks == 0 || chunks == TOO_MANY) {
-            if (blockIdx.y == 0) {
-                write_unread<T, D>(p, task, !failed && chunks == 0);
-            }
-            return;
-        }
-        if (blockIdx.y >= chunks) {
-            return;
-        }
-        mine.seq = task.seq;
-        mine.page = (range.first + blockIdx.y) * p.chunk_pages + lane;
-        mine.first = s.first;
-        mine.limit = s.limit;
-        bool inside = lane < p.chunk_pages && mine.page * p.page_tokens < static_cast<u32>(s.limit) &&
-                      (mine.page + 1) * p.page_tokens > static_cast<u32>(s.first);
-        if (inside) {
-            mine.frame = range.first == 0 ? early : entry_of(p, mine.seq, mine.page);
-        }
-        missing = __ballot_sync(FULL, inside && mine.frame < 0) != 0;
-        todo = missing ? 0 : __ballot_sync(FULL, inside) & (0x11111111u << warp);
-    }
-
-    Loader<D> loader;
-    loader.pages = todo;
-    loader.tile = loader.tile_end = loader.slot = 0;
-    loader.values = false;
-    loader.left = 0;
-    loader.at = nullptr;
-#pragma unroll 1
-    for (int i = 0; i < SLOTS<D> - 1; i++) {
-        loader.step(p, mine, head, ring);
-    }
-
-    Queries<T, D, NT> rows;
-    u32 loaded = ~0u;  // sequence of the queries in `rows`
-    State<D, NT> sum;
-    sum.clear();
-    u32 slot = 0;
-    while (todo != 0) {
-        const Listed now = mine.from(__ffs(todo) - 1);
-        todo &= todo - 1;
-        if (now.seq != loaded) {
-            rows.load(p, now.seq, head, task.row, span_of(p, now.seq, task.row, ROWS));
-            loaded = now.seq;
-        }
-        State<D, NT> page;
-        page.clear();
-        const u32 end = now.tile_end(p.page_tokens);
-        for (u32 t = now.tile_first(p.page_tokens); t < end; t++) {
-            u32 weights[NT][2];
-            cp_async_wait<SLOTS<D> - 2>();
-            __syncwarp();
-            loader.step(p, mine, head, ring);
-            score_tile<T, D, NT>(p, rows, page, ring + slot * HALF_BYTES<D>, static_cast<i32>(now.page * p.page_tokens + t * TILE),
-                                 weights);
-            slot = slot + 1 == SLOTS<D> ? 0 : slot + 1;
-            cp_async_wait<SLOTS<D> - 2>();
-            __syncwarp();
-            loader.step(p, mine, head, ring);
-            add_tile<T, D, NT>(page, ring + slot * HALF_BYTES<D>, weights);
-            slot = slot + 1 == SLOTS<D> ? 0 : slot + 1;
-        }
-        page.close();
-        if (p.page_ml) {
-            store_page_scalars<D, NT>(p, page, now.seq, now.page, head, task.row);
-        }
-        if (parts) {
-            store_page_sums<D, NT>(p, page, now.seq, now.page, head, task.row, 0, D);
+            todo = __ballot_sync(FULL, mine.frame >= 0 && mine.tile_first(p.page_tokens) < mine.tile_end(p.page_tokens));
         } else {
-            sum.fold(page);
+            const Span s = span_of(p, unit.seq, unit.tile * ROWS, ROWS);
+            const Chunks range = chunks_of(p, s);
+            unit.chunks = failed || range.count == TOO_MANY ? 0 : range.count;
+            if (unit.chunks == 0 && unit.chunk == 0) {
+                write_unread<T, D>(p, task_of<ROWS>(p, unit.seq, unit.head, unit.tile), !failed && range.count == 0);
+            }
+            mine.seq = unit.seq;
+            mine.page = (range.first + unit.chunk) * p.chunk_pages + lane;
+            mine.first = s.first;
+            mine.limit = s.limit;
+            bool inside = unit.chunk < unit.chunks && lane < p.chunk_pages &&
+                          mine.page * p.page_tokens < static_cast<u32>(s.limit) &&
+                          (mine.page + 1) * p.page_tokens > static_cast<u32>(s.first);
+            if (inside) {
+                mine.frame = range.first == 0 ? early : entry_of(p, mine.seq, mine.page);
+            }
+            unit.missing = __ballot_sync(FULL, inside && mine.frame < 0) != 0;
+            todo = unit.missing ? 0 : __ballot_sync(FULL, inside) & (0x11111111u << warp);
         }
-    }
-    cp_async_wait<0>();
-    if (parts) {
-        return;
-    }
+        work->hold(unit);
 
-    // The four streams, in order.
-    static_assert(STATE_BYTES<D, NT> <= RING_BYTES<D>, "a warp's state takes its ring's place");
-    __syncwarp();
-    store_state<D, NT, D>(sum, ring, 0);
-    __syncthreads();
-    for (u32 e = missing ? ~0u : threadIdx.x; e < task.rows * (D / 4); e += blockDim.x) {
-        const u32 row = e / (D / 4), quad = e % (D / 4);
-        float2 ml = stored_scalars<D, NT>(0, row);
-        float4 o = stored_quad<D, NT>(0, row, quad);
-#pragma unroll
-        for (u32 w = 1; w < WARPS; w++) {
-            float2 other = stored_scalars<D, NT>(w * RING_BYTES<D>, row);
-            Weights weights = fold_scalars(ml.x, ml.y, other.x, other.y);
-            o = fold_value(o, stored_quad<D, NT>(w * RING_BYTES<D>, row, quad), weights);
+        Loader<D> loader;
+        loader.pages = todo;
+        loader.tile = loader.tile_end = loader.slot = 0;
+        loader.values = false;
+        loader.left = 0;
+        loader.at = nullptr;
+#pragma unroll 1
+        for (int i = 0; i < SLOTS<D> - 1; i++) {
+            loader.step(p, mine, work->held.head, ring);
         }
-        give<T, D, ROWS>(p, task, chunks, blockIdx.y, row, quad, ml.x, ml.y, o);
+
+        Queries<T, D, NT> rows;
+        u32 loaded = ~0u;  // sequence of the queries in `rows`
+        State<D, NT> sum;
+        sum.clear();
+        u32 slot = 0;
+        while (todo != 0) {
+            const Listed now = mine.from(__ffs(todo) - 1);
+            todo &= todo - 1;
+            if (now.seq != loaded) {
+                const u32 row = work->held.tile * ROWS;
+                rows.load(p, now.seq, work->held.head, row, span_of(p, now.seq, row, ROWS));
+                loaded = now.seq;
+            }
+            State<D, NT> page;
+            page.clear();
+            const u32 end = now.tile_end(p.page_tokens);
+            for (u32 t = now.tile_first(p.page_tokens); t < end; t++) {
+                u32 weights[NT][2];
+                cp_async_wait<SLOTS<D> - 2>();
+                __syncwarp();
+                loader.step(p, mine, work->held.head, ring);
+                const i32 token = static_cast<i32>(now.page * p.page_tokens + t * TILE);
+                score_tile<T, D, NT>(p, rows, page, ring + slot * HALF_BYTES<D>, token, weights);
+                slot = slot + 1 == SLOTS<D> ? 0 : slot + 1;
+                cp_async_wait<SLOTS<D> - 2>();
+                __syncwarp();
+                loader.step(p, mine, work->held.head, ring);
+                add_tile<T, D, NT>(page, ring + slot * HALF_BYTES<D>, weights);
+                slot = slot + 1 == SLOTS<D> ? 0 : slot + 1;
+            }
+            page.close();
+            if (p.page_ml) {
+                store_page_scalars<D, NT>(p, page, now.seq, now.page, work->held.head, work->held.tile * ROWS);
+            }
+            if (parts) {
+                store_page_sums<D, NT>(p, page, now.seq, now.page, work->held.head, work->held.tile * ROWS, 0, D);
+            } else {
+                sum.fold(page);
+            }
+        }
+        cp_async_wait<0>();
+        if (parts) {
+            return;
+        }
+        const u32 reserved = work->reserve(p);
+        __syncwarp();
+        const Unit done = work->held;
+        if (done.chunk < done.chunks) {
+            const Task task = task_of<ROWS>(p, done.seq, done.head, done.tile);
+            // The four streams, in order.
+            static_assert(STATE_BYTES<D, NT> <= RING_BYTES<D>, "a warp's state takes its ring's place");
+            store_state<D, NT, D>(sum, ring, 0);
+            __syncthreads();
+            for (u32 e = done.missing ? ~0u : threadIdx.x; e < task.rows * (D / 4); e += blockDim.x) {
+                const u32 row = e / (D / 4), quad = e % (D / 4);
+                float2 ml = stored_scalars<D, NT>(0, row);
+                float4 o = stored_quad<D, NT>(0, row, quad);
+#pragma unroll
+                for (u32 w = 1; w < WARPS; w++) {
+                    float2 other = stored_scalars<D, NT>(w * RING_BYTES<D>, row);
+                    Weights weights = fold_scalars(ml.x, ml.y, other.x, other.y);
+                    o = fold_value(o, stored_quad<D, NT>(w * RING_BYTES<D>, row, quad), weights);
+                }
+                give<T, D, ROWS>(p, task, done.chunks, done.chunk, row, quad, ml.x, ml.y, o);
+            }
+            conclude<T, D, ROWS>(p, task, done.chunks, done.chunk, done.missing);
+        }
+        work->advance(reserved);
     }
-    conclude<T, D, ROWS>(p, task, chunks, blockIdx.y, missing);
+    work->end(p);
 }
 
 }  // namespace kvt

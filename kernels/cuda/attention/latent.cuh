@@ -113,156 +113,176 @@ KVT_DEVICE void attention_latent(const AttentionParams& p) {
     constexpr int ROWS = 8 * NT;
     const u32 lane = kvt_lane(), warp = kvt_warp();
     const bool parts = p.items != 0;
-    // Row tiles vary fastest, so that the blocks that read a page run at the same time.
-    const Task task = task_of<ROWS>(p, parts ? 0 : blockIdx.z, 0, blockIdx.x);
-    const bool failed = lane_failed(p);
-    const i32 early = parts ? -1 : early_entry(p, task.seq, blockIdx.y);
 
-    Listed mine;  // each warp keeps the same list
-    mine.seq = mine.page = 0;
-    mine.frame = -1;
-    mine.first = mine.limit = 0;
-    u32 todo, chunks = 0;
-    bool missing = false;
-    if (parts) {
-        const u32 item = blockIdx.y * p.items_per_warp + lane;
-        if (!failed && lane < p.items_per_warp && item < p.item_count) {
-            uint2 listed = reinterpret_cast<const uint2*>(p.items)[item];
-            mine.seq = listed.x;
-            mine.page = listed.y;
-            if (mine.seq < p.seqs && mine.page < p.pages_max) {
-                mine.frame = entry_of(p, mine.seq, mine.page);
-                Span s = span_of(p, mine.seq, task.row, ROWS);
-                mine.first = s.first;
-                mine.limit = s.limit;
-                if (mine.frame >= 0 && blockIdx.x == 0 && warp == 0) {
-                    reinterpret_cast<u32*>(p.stamps)[static_cast<u64>(mine.seq) * p.pages_max + mine.page] = p.epoch;
-                }
-            }
-        }
-        todo = __ballot_sync(FULL, mine.frame >= 0 && mine.tile_first(p.page_tokens) < mine.tile_end(p.page_tokens));
-        if (todo == 0) {
-            return;
-        }
-    } else {
-        const Span s = span_of(p, task.seq, task.row, ROWS);
-        const Chunks range = chunks_of(p, s);
-        chunks = range.count;
-        if (failed || chunks == 0 || chunks == TOO_MANY) {
-            if (blockIdx.y == 0) {
-                write_unread<T, VALUE>(p, task, !failed && chunks == 0);
-            }
-            return;
-        }
-        if (blockIdx.y >= chunks) {
-            return;
-        }
-        mine.seq = task.seq;
-        mine.page = (range.first + blockIdx.y) * p.chunk_pages + lane;
-        mine.first = s.first;
-        mine.limit = s.limit;
-        const bool inside = lane < p.chunk_pages && mine.page * p.page_tokens < static_cast<u32>(s.limit) &&
-                            (mine.page + 1) * p.page_tokens > static_cast<u32>(s.first);
-        if (inside) {
-            mine.frame = range.first == 0 ? early : entry_of(p, mine.seq, mine.page);
-        }
-        missing = __any_sync(FULL, inside && mine.frame < 0);
-        todo = missing ? 0 : __ballot_sync(FULL, inside);
+    KVT_SHARED(Work, work, 1);
+    KVT_SHARED(Listed, listed, WARP);
+    if (!parts) {
+        work->begin(p);
     }
-
-    // Iterates over the tiles of the listed pages ahead of their use.
-    u32 load_pages = todo, load_tile = 0, load_end = 0, load_stage = 0;
-    i32 left = 0;
-    const u8* at = nullptr;
-    auto load = [&]() {
-        if (load_tile == load_end && load_pages != 0) {
-            const Listed next = mine.from(__ffs(load_pages) - 1);
-            load_pages &= load_pages - 1;
-            load_tile = next.tile_first(p.page_tokens);
-            load_end = next.tile_end(p.page_tokens);
-            left = next.limit - static_cast<i32>(next.page * p.page_tokens);
-            at = page_at(p, next.frame);
-        }
-        if (load_tile != load_end) {
-            load_latent_tile(load_stage * LATENT_TILE_BYTES, at + load_tile * LATENT_TILE_BYTES,
-                             left - static_cast<i32>(load_tile * TILE));
-            load_tile++;
-            load_stage = load_stage + 1 == Shared::STAGES ? 0 : load_stage + 1;
-        }
-        cp_async_commit();
-    };
 #pragma unroll 1
-    for (u32 i = 0; i < Shared::STAGES - 1; i++) {
-        load();
-    }
-
-    Limits<NT> sees;
-    u32 loaded = ~0u;
-    State<PART, NT> sum;
-    sum.clear();
-    u32 stage = 0;
-    while (todo != 0) {
-        const Listed now = mine.from(__ffs(todo) - 1);
-        todo &= todo - 1;
-        if (now.seq != loaded) {
-            const Span s = span_of(p, now.seq, task.row, ROWS);
-            __syncthreads();  // no thread reads the previous queries any more
-            load_latent_queries<NT>(p, now.seq, task.row, s);
-            cp_async_wait_all();
-            sees.load(p, task.row, s);
-            loaded = now.seq;
+    while (parts || work->left(p)) {
+        Unit unit;
+        unit.seq = 0;
+        unit.chunk = blockIdx.y;
+        unit.head = blockIdx.x / p.tiles;
+        unit.tile = blockIdx.x % p.tiles;
+        unit.chunks = 0;
+        unit.missing = false;
+        if (!parts) {
+            unit = work->now(p);
         }
-        State<PART, NT> page;
-        page.clear();
-        const u32 end = now.tile_end(p.page_tokens);
-        for (u32 t = now.tile_first(p.page_tokens); t < end; t++) {
-            const u32 tile = stage * LATENT_TILE_BYTES;
-            cp_async_wait<Shared::STAGES - 2>();
-            __syncthreads();  // the tile has arrived; no thread reads the next stage to load or the scores' buffer any more
-            load();
-            score_latent_tile<T, NT>(tile, Shared::BUFFER);
-            __syncthreads();
-            float s[NT][4];
-            u32 weights[NT][2];
-            gather_scores<NT>(Shared::BUFFER, s);
-            weigh_tile<T, PART, NT>(p, sees, page, s, static_cast<i32>(now.page * p.page_tokens + t * TILE), weights);
-            const u32 values = tile + place<KEY>((lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1) + warp * (PART * 2);
-#pragma unroll
-            for (int d = 0; d < PART / 16; d++) {
-                u32 a[4];
-                ldmatrix_x4_trans(a, kvt_shared<u8>(along(values, d)));
-#pragma unroll
-                for (int n = 0; n < NT; n++) {
-                    mma_m16n8k16<T>(page.o[d][n], a, weights[n][0], weights[n][1]);
+        const i32 early = parts ? -1 : early_entry(p, unit.seq, unit.chunk);
+        const bool failed = lane_failed(p);
+        Listed mine;
+        mine.seq = mine.page = 0;
+        mine.frame = -1;
+        mine.first = mine.limit = 0;
+        u32 todo;
+        if (parts) {
+            const u32 item = unit.chunk * p.items_per_warp + lane;
+            if (!failed && lane < p.items_per_warp && item < p.item_count) {
+                uint2 listed = reinterpret_cast<const uint2*>(p.items)[item];
+                mine.seq = listed.x;
+                mine.page = listed.y;
+                if (mine.seq < p.seqs && mine.page < p.pages_max) {
+                    mine.frame = entry_of(p, mine.seq, mine.page);
+                    Span s = span_of(p, mine.seq, unit.tile * ROWS, ROWS);
+                    mine.first = s.first;
+                    mine.limit = s.limit;
+                    if (mine.frame >= 0 && unit.tile == 0 && warp == 0) {
+                        reinterpret_cast<u32*>(p.stamps)[static_cast<u64>(mine.seq) * p.pages_max + mine.page] = p.epoch;
+                    }
                 }
             }
-            stage = stage + 1 == Shared::STAGES ? 0 : stage + 1;
-        }
-        page.close();
-        if (p.page_ml && warp == 0) {
-            store_page_scalars<PART, NT>(p, page, now.seq, now.page, 0, task.row);
-        }
-        if (parts) {
-            store_page_sums<PART, NT>(p, page, now.seq, now.page, 0, task.row, warp * PART, VALUE);
+            todo = __ballot_sync(FULL, mine.frame >= 0 && mine.tile_first(p.page_tokens) < mine.tile_end(p.page_tokens));
+            if (todo == 0) {
+                return;
+            }
         } else {
-            sum.fold(page);
+            const Span s = span_of(p, unit.seq, unit.tile * ROWS, ROWS);
+            const Chunks range = chunks_of(p, s);
+            unit.chunks = failed || range.count == TOO_MANY ? 0 : range.count;
+            if (unit.chunks == 0 && unit.chunk == 0) {
+                write_unread<T, VALUE>(p, task_of<ROWS>(p, unit.seq, unit.head, unit.tile), !failed && range.count == 0);
+            }
+            mine.seq = unit.seq;
+            mine.page = (range.first + unit.chunk) * p.chunk_pages + lane;
+            mine.first = s.first;
+            mine.limit = s.limit;
+            const bool inside = unit.chunk < unit.chunks && lane < p.chunk_pages &&
+                                mine.page * p.page_tokens < static_cast<u32>(s.limit) &&
+                                (mine.page + 1) * p.page_tokens > static_cast<u32>(s.first);
+            if (inside) {
+                mine.frame = range.first == 0 ? early : entry_of(p, mine.seq, mine.page);
+            }
+            unit.missing = __any_sync(FULL, inside && mine.frame < 0);
+            todo = unit.missing ? 0 : __ballot_sync(FULL, inside);
         }
-    }
-    cp_async_wait<0>();
-    if (parts) {
-        return;
-    }
+        if (warp == 0) {
+            listed[lane] = mine;
+        }
+        work->hold(unit);
 
-    static_assert(STATE_BYTES<VALUE, NT> <= Shared::BYTES, "the state takes the place of all");
-    __syncthreads();
-    store_state<PART, NT, VALUE>(sum, 0, warp * PART);
-    __syncthreads();
-    for (u32 e = missing ? ~0u : threadIdx.x; e < task.rows * (VALUE / 4); e += blockDim.x) {
-        const u32 row = e / (VALUE / 4), quad = e % (VALUE / 4);
-        const float2 ml = stored_scalars<VALUE, NT>(0, row);
-        give<T, VALUE, ROWS>(p, task, chunks, blockIdx.y, row, quad, ml.x, ml.y, stored_quad<VALUE, NT>(0, row, quad));
+        // Iterates over the tiles of the listed pages ahead of their use.
+        u32 load_pages = todo, load_tile = 0, load_end = 0, load_stage = 0;
+        i32 left = 0;
+        const u8* at = nullptr;
+        auto load = [&]() {
+            if (load_tile == load_end && load_pages != 0) {
+                const Listed next = listed[__ffs(load_pages) - 1];
+                load_pages &= load_pages - 1;
+                load_tile = next.tile_first(p.page_tokens);
+                load_end = next.tile_end(p.page_tokens);
+                left = next.limit - static_cast<i32>(next.page * p.page_tokens);
+                at = page_at(p, next.frame);
+            }
+            if (load_tile != load_end) {
+                load_latent_tile(load_stage * LATENT_TILE_BYTES, at + load_tile * LATENT_TILE_BYTES,
+                                 left - static_cast<i32>(load_tile * TILE));
+                load_tile++;
+                load_stage = load_stage + 1 == Shared::STAGES ? 0 : load_stage + 1;
+            }
+            cp_async_commit();
+        };
+#pragma unroll 1
+        for (u32 i = 0; i < Shared::STAGES - 1; i++) {
+            load();
+        }
+
+        Limits<NT> sees;
+        u32 loaded = ~0u;
+        State<PART, NT> sum;
+        sum.clear();
+        u32 stage = 0;
+        while (todo != 0) {
+            const Listed now = listed[__ffs(todo) - 1];
+            todo &= todo - 1;
+            if (now.seq != loaded) {
+                const Span s = span_of(p, now.seq, work->held.tile * ROWS, ROWS);
+                __syncthreads();  // no thread reads the previous queries any more
+                load_latent_queries<NT>(p, now.seq, work->held.tile * ROWS, s);
+                cp_async_wait_all();
+                sees.load(p, work->held.tile * ROWS, s);
+                loaded = now.seq;
+            }
+            State<PART, NT> page;
+            page.clear();
+            const u32 end = now.tile_end(p.page_tokens);
+            for (u32 t = now.tile_first(p.page_tokens); t < end; t++) {
+                const u32 tile = stage * LATENT_TILE_BYTES;
+                cp_async_wait<Shared::STAGES - 2>();
+                __syncthreads();  // the tile has arrived; no thread reads the next stage to load or the scores' buffer any more
+                load();
+                score_latent_tile<T, NT>(tile, Shared::BUFFER);
+                __syncthreads();
+                float s[NT][4];
+                u32 weights[NT][2];
+                gather_scores<NT>(Shared::BUFFER, s);
+                weigh_tile<T, PART, NT>(p, sees, page, s, static_cast<i32>(now.page * p.page_tokens + t * TILE), weights);
+                const u32 values = tile + place<KEY>((lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1) + warp * (PART * 2);
+#pragma unroll
+                for (int d = 0; d < PART / 16; d++) {
+                    u32 a[4];
+                    ldmatrix_x4_trans(a, kvt_shared<u8>(along(values, d)));
+#pragma unroll
+                    for (int n = 0; n < NT; n++) {
+                        mma_m16n8k16<T>(page.o[d][n], a, weights[n][0], weights[n][1]);
+                    }
+                }
+                stage = stage + 1 == Shared::STAGES ? 0 : stage + 1;
+            }
+            page.close();
+            if (p.page_ml && warp == 0) {
+                store_page_scalars<PART, NT>(p, page, now.seq, now.page, 0, work->held.tile * ROWS);
+            }
+            if (parts) {
+                store_page_sums<PART, NT>(p, page, now.seq, now.page, 0, work->held.tile * ROWS, warp * PART, VALUE);
+            } else {
+                sum.fold(page);
+            }
+        }
+        cp_async_wait<0>();
+        if (parts) {
+            return;
+        }
+        const u32 reserved = work->reserve(p);
+        __syncthreads();
+        const Unit done = work->held;
+        if (done.chunk < done.chunks) {
+            static_assert(STATE_BYTES<VALUE, NT> <= Shared::BYTES, "the state takes the place of all");
+            const Task task = task_of<ROWS>(p, done.seq, 0, done.tile);
+            store_state<PART, NT, VALUE>(sum, 0, warp * PART);
+            __syncthreads();
+            for (u32 e = done.missing ? ~0u : threadIdx.x; e < task.rows * (VALUE / 4); e += blockDim.x) {
+                const u32 row = e / (VALUE / 4), quad = e % (VALUE / 4);
+                const float2 ml = stored_scalars<VALUE, NT>(0, row);
+                give<T, VALUE, ROWS>(p, task, done.chunks, done.chunk, row, quad, ml.x, ml.y, stored_quad<VALUE, NT>(0, row, quad));
+            }
+            conclude<T, VALUE, ROWS>(p, task, done.chunks, done.chunk, done.missing);
+        }
+        work->advance(reserved);
     }
-    conclude<T, VALUE, ROWS>(p, task, chunks, blockIdx.y, missing);
+    work->end(p);
 }
 
 }  // namespace kvt

@@ -177,7 +177,7 @@ KVT_DEVICE void mass_of_pages(const AttentionMassParams& p) {
 
     // Every warp reads all flags and gets the same result.
     const u32* emitted = reinterpret_cast<const u32*>(a.emitted) + static_cast<u64>(seq) * a.kv_heads * a.tiles;
-    bool silent = lane_failed(a) || end > a.pages_max || blocks > gridDim.x;
+    bool silent = lane_failed(a) || too_long(a, all) || blocks > gridDim.x;
     for (u32 i = kvt_lane(); i < a.kv_heads * a.tiles; i += WARP) {
         silent = silent || emitted[i] == 0;
     }

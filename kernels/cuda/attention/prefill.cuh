@@ -32,7 +32,7 @@ KVT_DEVICE void attention_prefill(const AttentionParams& p) {
     const u32 end_page = all.limit > all.first ? (static_cast<u32>(all.limit) - 1) / p.page_tokens + 1 : 0;
 
     // Every warp reads all entries and gets the same result.
-    bool absent = lane_failed(p) || end_page > p.pages_max;
+    bool absent = lane_failed(p) || too_long(p, all);
     for (u32 page = first_page + kvt_lane(); page < end_page && !absent; page += WARP) {
         absent = entry_of(p, seq, page) < 0;
     }

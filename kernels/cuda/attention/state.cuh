@@ -79,8 +79,12 @@ KVT_DEVICE Span span_of(const AttentionParams& p, u32 seq, u32 row, u32 rows) {
     return s;
 }
 
-// Chunks of a span: index of the first one, and their number. A sequence that is longer than its launch was made for has more
-// chunks than any launch: nothing of it is emitted.
+// Reports a sequence that is longer than its launch was made for. Nothing of it is emitted.
+KVT_DEVICE bool too_long(const AttentionParams& p, const Span& s) {
+    return s.length > static_cast<i32>(p.pages_limit * p.page_tokens);
+}
+
+// Chunks of a span: index of the first one, and their number: `TOO_MANY` of a sequence that is too long.
 struct Chunks {
     u32 first, count;
 };
@@ -90,7 +94,7 @@ KVT_DEVICE Chunks chunks_of(const AttentionParams& p, const Span& s) {
     Chunks c;
     c.first = static_cast<u32>(s.first) / tokens;
     c.count = s.limit > s.first ? (static_cast<u32>(s.limit) - 1) / tokens + 1 - c.first : 0;
-    if (s.limit > static_cast<i32>(p.pages_max * p.page_tokens) || c.count > p.chunks_max || c.count > gridDim.y) {
+    if (too_long(p, s) || c.count > p.chunks_max) {
         c.count = TOO_MANY;
     }
     return c;

@@ -3,7 +3,7 @@
 use super::Size;
 use super::batches::{Case, Decode, Made};
 use super::timing::{Timer, in_turns};
-use crate::launch::attention::{CHUNK_TOKENS, Mass, SCORE_WORDS, TOP_MAX};
+use crate::launch::attention::{Mass, SCORE_WORDS, TOP_MAX};
 use crate::{Buffer, Device, Pinned, Priority, Result, Stream};
 use std::sync::Arc;
 
@@ -86,8 +86,9 @@ pub fn attention(device: &Arc<Device>, case: Case, size: Size) -> Result<Attende
             other => repeat(&|set| unsafe { others[other - 4].enqueue(&stream, &made.batch(set, true)) }),
         }
     })?;
-    let tried = SPLITS.into_iter().zip(seconds[4..].iter().copied()).chain([(CHUNK_TOKENS, seconds[1])]);
-    let best_splits = tried.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((CHUNK_TOKENS, seconds[1]));
+    let chosen = usual.attention().config().chosen_chunk();
+    let tried = SPLITS.into_iter().zip(seconds[4..].iter().copied()).chain([(chosen, seconds[1])]);
+    let best_splits = tried.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((chosen, seconds[1]));
     Ok(Attended {
         case,
         seconds: seconds[1],

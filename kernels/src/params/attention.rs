@@ -41,6 +41,9 @@ pub struct AttentionParams {
     pub chunk_o: u64,
     /// `u32[tasks][⌈chunks_max / 16⌉ + 1]`: tickets, zero before the first launch and after each.
     pub tickets: u64,
+    /// `u32[2]`: units of work given to blocks beyond one for each, and blocks that have ended; zero before the first launch and after
+    /// each. Whole path of decode and MLA only.
+    pub queue: u64,
     /// Out, `u32[seqs][kv_heads][tiles]`: 1 if the tile's rows were written, 0 if a page was not readable.
     pub emitted: u64,
     /// Elements between two query tokens in `q`.
@@ -81,8 +84,8 @@ pub struct AttentionParams {
     pub scale_log2: f32,
     /// Frames at `pages`; with `aliases`, the frames from here on are at the addresses there.
     pub frames: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Pages of the longest sequence that the launch computes, at most `pages_max`.
+    pub pages_limit: u32,
 }
 
 /// Attention mass: reduces the state of attention for each page to the largest shares of each sequence.

@@ -111,9 +111,14 @@ impl Case {
     /// Do the same with `swing` added to values of odd frames and subtracted from those of even ones. Sums over pages cancel, so
     /// that another order of the same additions changes the result. Not for latent vectors: their values are also keys.
     pub fn swinging(rng: &mut Rng, config: Config, ragged: bool, swing: f32) -> Self {
+        let most = (config.page_tokens * config.pages) as usize;
+        let lengths = [1 + rng.below(most), 0, 1, most, 1 + rng.below(most)].map(|n| n as i32);
+        Self::with(rng, config, lengths.to_vec(), ragged, swing)
+    }
+
+    /// Do the same with sequences of these lengths, `config.seqs` or fewer.
+    pub fn with(rng: &mut Rng, config: Config, lengths: Vec<i32>, ragged: bool, swing: f32) -> Self {
         let (page_tokens, pages_max) = (config.page_tokens as usize, config.pages as usize);
-        let most = page_tokens * pages_max;
-        let lengths: Vec<i32> = [1 + rng.below(most), 0, 1, most, 1 + rng.below(most)].map(|n| n as i32).to_vec();
         let queries = config.q_tokens as usize;
         let mut q_starts = vec![0];
         for seq in 0..lengths.len() {
@@ -144,7 +149,7 @@ impl Case {
         for (seq, &length) in lengths.iter().enumerate() {
             for index in 0..(length as usize).div_ceil(page_tokens) {
                 let full = (index + 1) * page_tokens <= length as usize;
-                if seq == 4 && full && index % 2 == 0 {
+                if seq == 4 && full && index % 2 == 0 && lengths[3] >= length {
                     table[seq * stride + index] = table[3 * stride + index];
                     continue;
                 }

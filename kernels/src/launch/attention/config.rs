@@ -4,13 +4,21 @@ use crate::launch::check;
 use crate::reference::{Element, attention::Layout};
 use crate::{Error, Result};
 
-/// Default tokens of a chunk: a sequence of 16k tokens with 8 KV heads makes 256 blocks, for the 264 block slots of an H200 (132
-/// multiprocessors, two blocks each), and a chunk's partial is 1/64 of the bytes that it reads (group 8).
-pub const CHUNK_TOKENS: u32 = 512;
+/// Maximum tokens of a chosen chunk: a sequence of 16k tokens with 8 KV heads makes 256 units of work, for the 264 blocks that an
+/// H200 runs at a time (132 multiprocessors, two blocks each), and a chunk's partial is 1/64 of the bytes that it reads (group 8).
+const CHUNK_TOKENS_MAX: u32 = 512;
+/// Minimum tokens of a chosen chunk: its partial is then 1/16 of the bytes that it reads (group 8).
+const CHUNK_TOKENS_MIN: u32 = 128;
+/// Tokens of a chunk for each unit of work that a chunk makes: a sequence of 16k tokens then makes 256.
+const CHUNK_TOKENS_EACH: u32 = (16 << 10) / 256;
 /// Maximum pages of a chunk: one for each lane of a warp.
 const CHUNK_PAGES_MAX: u32 = 32;
 /// Rows of a KV head (query tokens × group) beyond which the kernel for many queries is used.
 pub const DECODE_ROWS_MAX: u32 = 64;
+/// Pages of a chunk that a block computes at a time: one for each warp.
+const STREAMS: u32 = 4;
+/// Maximum rows of a tile of latent attention.
+const LATENT_ROWS_MAX: u32 = 32;
 /// Chunks that are combined at once.
 const COMBINED: u32 = 16;
 /// Maximum tasks and pages of a launch, so that the kernels' 32-bit indices suffice.
@@ -41,7 +49,8 @@ pub struct Config {
     pub q_tokens: u32,
     /// Maximum pages of a sequence.
     pub pages: u32,
-    /// Tokens of a chunk, 0 for [`CHUNK_TOKENS`]. Results of different chunks differ in rounding.
+    /// Tokens of a chunk; 0: chosen by the heads and the page size ([`Config::chosen_chunk`]). Results of different chunks differ in
+    /// rounding.
     pub chunk_tokens: u32,
     /// Allow pages to be computed in passes. Needs workspace for each page's partial result.
     pub passes: bool,
@@ -59,7 +68,8 @@ pub(super) struct Plan {
     pub streams: u32,
     pub chunk_pages: u32,
     pub chunks_max: u32,
-    /// Offsets in the workspace, in bytes. Areas that must start as zero come first: tickets, stamps.
+    /// Offsets in the workspace, in bytes. Areas that must start as zero come first: queue, tickets, stamps.
+    pub queue: u64,
     pub tickets: u64,
     pub stamps: u64,
     pub zeroed: u64,
@@ -112,6 +122,26 @@ impl Config {
         Ok(self.plan()?.tiles)
     }
 
+    /// Return the tokens of a chunk that are used for `chunk_tokens` 0: 512, less for few KV heads, so that one sequence of 16k
+    /// tokens gives each multiprocessor work.
+    ///
+    /// The maximum number of sequences and of queries has no influence. Attention set up for more of them, or for one that is
+    /// computed in passes, gives the same bits.
+    #[must_use]
+    pub fn chosen_chunk(&self) -> u32 {
+        let parts = if self.latent() { self.group.div_ceil(LATENT_ROWS_MAX) } else { self.kv_heads };
+        let most = CHUNK_TOKENS_MAX / self.page_tokens;
+        // At least one page for each of a block's streams.
+        let least = self.streams().max(CHUNK_TOKENS_MIN.div_ceil(self.page_tokens)).min(most);
+        let wanted = parts.saturating_mul(CHUNK_TOKENS_EACH) / self.page_tokens;
+        wanted.clamp(least, most) * self.page_tokens
+    }
+
+    /// Return the warps of a block that take a chunk's pages in turn. A latent page is computed by all warps.
+    fn streams(&self) -> u32 {
+        if self.latent() { 1 } else { STREAMS }
+    }
+
     pub(super) fn latent(&self) -> bool {
         matches!(self.layout, Layout::Latent { .. })
     }
@@ -125,7 +155,7 @@ impl Config {
                 if rows <= 16 {
                     16
                 } else {
-                    32
+                    LATENT_ROWS_MAX
                 }
             }
             Layout::Heads { head_dim } => {
@@ -140,8 +170,8 @@ impl Config {
         let (chunk_pages, streams) = if prefill {
             (self.pages, 1) // one chunk: its blocks go through all pages
         } else {
-            let tokens = if self.chunk_tokens == 0 { CHUNK_TOKENS } else { self.chunk_tokens };
-            (tokens / self.page_tokens, if self.latent() { 1 } else { 4 })
+            let tokens = if self.chunk_tokens == 0 { self.chosen_chunk() } else { self.chunk_tokens };
+            (tokens / self.page_tokens, self.streams())
         };
         let mut chunks_max = self.pages.div_ceil(chunk_pages);
         if self.window != 0 {
@@ -154,6 +184,8 @@ impl Config {
         let pages = u64::from(self.seqs) * u64::from(self.pages);
         check::within("sequences × KV heads × row tiles", tasks, 1, INDEX_MAX)?;
         check::within("sequences × pages", pages, 1, INDEX_MAX)?;
+        let units = tasks.saturating_mul(chunks_max.into());
+        check::within("sequences × KV heads × row tiles × chunks", units, 1, INDEX_MAX)?;
         let page_rows = pages * u64::from(self.heads()) * u64::from(self.q_tokens);
         let groups = chunks_max.div_ceil(COMBINED);
         let partials = if chunks_max > 1 { tasks * u64::from(chunks_max + groups) * u64::from(tile_rows) } else { 0 };
@@ -165,6 +197,7 @@ impl Config {
             end = (end + bytes).next_multiple_of(256);
             at
         };
+        let queue = place(4 * 2);
         let tickets = place(4 * tasks * u64::from(groups + 1));
         let stamps = place(if self.passes { 4 * pages } else { 0 });
         let emitted = place(4 * tasks);
@@ -179,6 +212,7 @@ impl Config {
             streams,
             chunk_pages,
             chunks_max,
+            queue,
             tickets,
             stamps,
             zeroed: emitted,
@@ -268,6 +302,21 @@ mod tests {
         // 32 chunks and 2 groups of sixteen, 8 rows, 8 heads: partials are a fiftieth of the 64 MiB that are read.
         assert_eq!(plan.bytes - plan.chunk_o, 4 * 8 * 34 * 8 * 128);
         assert!(DECODE.workspace_bytes().unwrap() * 50 < DECODE.page_bytes() * 256);
+    }
+
+    #[test]
+    fn few_heads_get_short_chunks_and_more_sequences_change_nothing() {
+        let chosen = |kv_heads, page_tokens| Config { kv_heads, page_tokens, ..DECODE }.chosen_chunk();
+        assert_eq!([1, 2, 4, 8, 64].map(|heads| chosen(heads, 16)), [128, 128, 256, 512, 512]);
+        // Four pages, one for each warp.
+        assert_eq!([1, 4, 8].map(|heads| chosen(heads, 64)), [256, 256, 512]);
+        assert_eq!([1, 8].map(|heads| chosen(heads, 128)), [512, 512]);
+        assert_eq!([1, 8].map(|heads| chosen(heads, 112)), [448, 448]);
+        let latent = |group| Config { layout: LATENT, kv_heads: 1, group, ..DECODE }.chosen_chunk();
+        assert_eq!([16, 128].map(latent), [128, 256]);
+        for other in [Config { seqs: 64, ..DECODE }, Config { q_tokens: 4, passes: true, ..DECODE }] {
+            assert_eq!(other.plan().unwrap().chunk_pages, DECODE.plan().unwrap().chunk_pages, "{other:?}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ mod config;
 mod mass;
 mod sources;
 
-pub use config::{CHUNK_TOKENS, Config, DECODE_ROWS_MAX};
+pub use config::{Config, DECODE_ROWS_MAX};
 pub use mass::{Mass, SCORE_WORDS, TOP_MAX, scores};
 
 use super::check;
@@ -64,7 +64,7 @@ pub struct Batch {
     pub status: u64,
     /// Sequences.
     pub seqs: u32,
-    /// Pages of the longest sequence, which determine the grid; 0: the configured maximum. A longer sequence emits nothing.
+    /// Pages of the longest sequence; 0: the configured maximum. A longer sequence emits nothing.
     pub pages_longest: u32,
 }
 
@@ -77,6 +77,8 @@ pub struct Attention {
     decode: Function,
     merge: Function,
     workspace: Buffer,
+    /// Blocks of `decode` that the device runs at a time.
+    places: u32,
     epoch: u32,
 }
 
@@ -105,9 +107,12 @@ impl Attention {
         let merge = named("_merge")?;
         decode.allow_shared(shared_bytes(&config, &plan))?;
         whole.allow_shared(shared_bytes(&config, &plan))?;
+        let threads = if config.latent() { LATENT_THREADS } else { THREADS };
+        let each = decode.blocks_per_multiprocessor(threads, shared_bytes(&config, &plan))?;
+        let places = (each * device.info().multiprocessors).max(1);
         let workspace = Buffer::new(device, usize::try_from(plan.bytes).unwrap_or(usize::MAX))?;
         clear(device, workspace.address(), plan.zeroed)?;
-        Ok(Self { config, plan, whole, decode, merge, workspace, epoch: 0 })
+        Ok(Self { config, plan, whole, decode, merge, workspace, places, epoch: 0 })
     }
 
     /// Return its configuration.
@@ -147,7 +152,11 @@ impl Attention {
             let blocks = self.plan.tiles.div_ceil(THREADS / 32);
             self.shape([blocks, self.config.kv_heads, batch.seqs])
         } else {
-            self.shape([self.config.kv_heads * self.plan.tiles, self.chunks(batch), batch.seqs])
+            // Units of work, if every sequence were of the maximum length.
+            let units = u64::from(self.config.kv_heads * self.plan.tiles)
+                * u64::from(self.chunks(batch))
+                * u64::from(batch.seqs);
+            self.shape([units.min(self.places.into()) as u32, 1, 1])
         };
         // SAFETY: checked; the caller guarantees the rest.
         unsafe { self.whole.launch(stream, shape, &params) }
@@ -288,6 +297,7 @@ impl Attention {
             chunk_ml: at(plan.chunk_ml),
             chunk_o: at(plan.chunk_o),
             tickets: at(plan.tickets),
+            queue: at(plan.queue),
             emitted: at(plan.emitted),
             q_stride,
             out_stride,
@@ -308,7 +318,7 @@ impl Attention {
             epoch: self.epoch,
             scale_log2: config.scale * std::f32::consts::LOG2_E,
             frames: batch.frames,
-            reserved: 0,
+            pages_limit: longest,
         })
     }
 }
