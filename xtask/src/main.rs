@@ -20,9 +20,9 @@ use std::process::ExitCode;
 const HELP: &str = "cargo xtask COMMAND
 
   deny              check bans, licences and sources with cargo-deny (installed below target/tools)
-  kernels [--write] [--only NAME] [--arch NUMBER]
+  kernels [--write] [--estimate] [--only NAME] [--arch NUMBER]
                     compile every CUDA kernel for every architecture (or for one: 80, 86, ...), print its resources, and
-                    compare (or write) the PTX
+                    compare (or write) the PTX; --estimate: print what decode attention may reach, from its machine code
   gpu-bundle        build a folder that runs all GPU tests and benches on a machine with a driver and a Python with torch
   gpu-sanitize [ROUNDS]
                     run the kernels' tests on the stand-in driver, which checks every access, under ROUNDS interleavings (default 3)

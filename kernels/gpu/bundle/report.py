@@ -23,6 +23,7 @@ EXPECTED = {
     "attention_1x128k": "decode attention ÷ device copy bandwidth, batch 1 at 128k, the worse group",
     "attention_8x16k": "decode attention ÷ device copy bandwidth, batch 8 at 16k, the worse group",
     "attention_64x4k": "decode attention ÷ device copy bandwidth, batch 64 at 4k, the worse group",
+    "attention_64x4k_ragged": "decode attention ÷ device copy bandwidth, batch 64 of 512 to 7,680 tokens, the worse group",
     "attention_sdpa": "decode attention: PyTorch SDPA's time over contiguous KV ÷ ours, the worst shape",
     "attention_flashinfer": "decode attention: FlashInfer's time ÷ ours, the worst shape",
     "overhead_table": "table indirection: time ÷ time without",

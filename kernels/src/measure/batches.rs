@@ -10,40 +10,55 @@ use crate::{Buffer, Device, Priority, Result, Stream};
 use std::sync::Arc;
 
 /// KV heads and head dim of the promised figures.
-const KV_HEADS: u32 = 8;
+pub(super) const KV_HEADS: u32 = 8;
 const HEAD_DIM: u32 = 128;
 /// Tokens of a page, as in attention-driven spaces.
 const PAGE_TOKENS: u32 = 64;
 /// Total bytes of the sets that take turns, several times any GPU's cache, so that each call reads its keys and values from memory.
 const TURNED_BYTES: u64 = 512 << 20;
 
-/// A batch: bf16, 8 KV heads of 128, pages of 64 tokens.
+/// A batch: bf16, KV heads of 128, pages of 64 tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
     /// Sequences.
     pub rows: u32,
-    /// Tokens of each.
+    /// Tokens of each; their mean in a ragged batch.
     pub tokens: u32,
+    /// KV heads.
+    pub kv_heads: u32,
     /// Query heads of a KV head.
     pub group: u32,
+    /// Lengths grow from 1/8 to 15/8 of the mean, instead of being equal.
+    pub ragged: bool,
 }
 
 impl Case {
     /// Return the bytes of keys and values of all rows, in one plane.
     #[must_use]
     pub fn kv_bytes(&self) -> u64 {
-        u64::from(self.rows) * u64::from(self.tokens) * u64::from(KV_HEADS * HEAD_DIM) * 2 * Element::BYTES as u64
+        let tokens: u64 = self.lengths().iter().map(|&length| length as u64).sum();
+        tokens * u64::from(self.kv_heads * HEAD_DIM) * 2 * Element::BYTES as u64
     }
 
+    fn lengths(&self) -> Vec<i32> {
+        let of = |row: u32| match self.ragged {
+            false => self.tokens,
+            true => self.tokens / 8 + 7 * self.tokens / 4 * row / (self.rows - 1).max(1),
+        };
+        (0..self.rows).map(|row| of(row) as i32).collect()
+    }
+
+    /// Return the pages of the longest row.
     fn pages(&self) -> u32 {
-        self.tokens.div_ceil(PAGE_TOKENS)
+        let longest = if self.ragged { self.tokens / 8 + 7 * self.tokens / 4 } else { self.tokens };
+        longest.div_ceil(PAGE_TOKENS)
     }
 
     fn config(&self, element: Element, chunk_tokens: u32, mass: bool) -> Config {
         Config {
             element,
             layout: Layout::Heads { head_dim: HEAD_DIM as usize },
-            kv_heads: KV_HEADS,
+            kv_heads: self.kv_heads,
             group: self.group,
             page_tokens: PAGE_TOKENS,
             window: 0,
@@ -76,7 +91,7 @@ impl Made {
     pub fn new(device: &Arc<Device>, stream: &Stream, case: Case, size: Size) -> Result<Self> {
         let turned = if size == Size::Full { TURNED_BYTES } else { 1 };
         let sets = turned.div_ceil(case.kv_bytes()).max(2) as usize;
-        Self::with(device, stream, case, (sets, Element::Bf16), &vec![case.tokens as i32; case.rows as usize])
+        Self::with(device, stream, case, (sets, Element::Bf16), &case.lengths())
     }
 
     /// Create batches with rows of these lengths.
@@ -90,7 +105,7 @@ impl Made {
         let mut random = Random::new(u64::from(case.rows) << 32 | u64::from(case.tokens));
         let frames = (case.rows * case.pages()) as usize;
         let page_bytes = case.config(element, 0, false).page_bytes();
-        let heads = (case.rows * case.group * KV_HEADS) as usize;
+        let heads = (case.rows * case.group * case.kv_heads) as usize;
         let (row_bytes, seed) = (heads * HEAD_DIM as usize * Element::BYTES, random.next());
         let mut table_words = vec![];
         let mut tables = vec![];
@@ -173,8 +188,8 @@ impl Decode {
 /// The device is full or lost, or cannot run the kernels.
 pub fn error_against_f64(device: &Arc<Device>, element: Element, size: Size) -> Result<f64> {
     let case = match size {
-        Size::Full => Case { rows: 4, tokens: 2048, group: 4 },
-        Size::Tiny => Case { rows: 2, tokens: 128, group: 2 },
+        Size::Full => Case { rows: 4, tokens: 2048, kv_heads: KV_HEADS, group: 4, ragged: false },
+        Size::Tiny => Case { rows: 2, tokens: 128, kv_heads: KV_HEADS, group: 2, ragged: false },
     };
     // Ragged, with one row of a single token.
     let lengths: Vec<i32> =
@@ -191,7 +206,7 @@ pub fn error_against_f64(device: &Arc<Device>, element: Element, size: Size) -> 
     let reference = Reference {
         element,
         layout: Layout::Heads { head_dim: HEAD_DIM as usize },
-        kv_heads: KV_HEADS as usize,
+        kv_heads: case.kv_heads as usize,
         group: case.group as usize,
         page_tokens: PAGE_TOKENS as usize,
         window: 0,

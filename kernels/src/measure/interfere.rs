@@ -1,7 +1,7 @@
 //! Decode steps while pages move in both directions as fast as possible.
 
 use super::Size;
-use super::batches::{Case, Decode, Made};
+use super::batches::{Case, Decode, KV_HEADS, Made};
 use super::copies::copy_all;
 use super::memory::Random;
 use super::timing::{finish, percentile};
@@ -33,8 +33,10 @@ pub struct Interference {
 /// The device is full or lost, or cannot run the kernels.
 pub fn interference(device: &Arc<Device>, size: Size) -> Result<Interference> {
     let (case, planes, steps, rounds, moving) = match size {
-        Size::Full => (Case { rows: 8, tokens: 16 << 10, group: 4 }, PLANES, 40, 5, 256 << 20),
-        Size::Tiny => (Case { rows: 1, tokens: 64, group: 2 }, 2, 3, 1, 1 << 20),
+        Size::Full => {
+            (Case { rows: 8, tokens: 16 << 10, kv_heads: KV_HEADS, group: 4, ragged: false }, PLANES, 40, 5, 256 << 20)
+        }
+        Size::Tiny => (Case { rows: 1, tokens: 64, kv_heads: KV_HEADS, group: 2, ragged: false }, 2, 3, 1, 1 << 20),
     };
     let stream = Stream::new(device, Priority::Normal)?;
     let made = Made::new(device, &stream, case, size)?;

@@ -59,8 +59,16 @@ impl Compilers {
     pub fn assemble(&self, source: &Source, arch: u32) -> Result<Vec<Usage>, Error> {
         let mut command = Command::new(self.cuda.join("ptxas"));
         command.args(["-v", "-Werror"]).arg(format!("-arch=sm_{arch}")).arg(self.ptx_path(source));
-        let cubin = self.work.join(format!("{}.{arch}.ptx.cubin", source.name));
-        usage::parse(&output(command.arg("-o").arg(cubin))?, arch)
+        usage::parse(&output(command.arg("-o").arg(self.assembled(source, arch)))?, arch)
+    }
+
+    /// Return the disassembly of what [`Compilers::assemble`] made.
+    pub fn disassemble(&self, source: &Source, arch: u32) -> Result<String, Error> {
+        output(Command::new(self.cuda.join("nvdisasm")).arg("-c").arg(self.assembled(source, arch)))
+    }
+
+    fn assembled(&self, source: &Source, arch: u32) -> PathBuf {
+        self.work.join(format!("{}.{arch}.ptx.cubin", source.name))
     }
 
     /// Return the resource usage that nvcc reports when it compiles the source for an architecture; warnings are errors.

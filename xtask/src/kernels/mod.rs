@@ -6,6 +6,7 @@
 //! not depend on the content of the kernels.
 
 mod compile;
+mod estimate;
 mod pool;
 mod sources;
 mod table;
@@ -26,6 +27,8 @@ const ARCHITECTURES: [u32; 6] = [80, 86, 89, 90, 100, 120];
 pub struct Options {
     /// Write the PTX instead of comparing it.
     write: bool,
+    /// Print estimates of decode attention's speed, too.
+    estimate: bool,
     /// Names of sources without extension; all if empty.
     only: Vec<String>,
     /// One of [`ARCHITECTURES`]; all if none is named.
@@ -40,6 +43,7 @@ impl Options {
         while let Some(&word) = words.next() {
             match (word, word.strip_prefix("--only=")) {
                 ("--write", _) => options.write = true,
+                ("--estimate", _) => options.estimate = true,
                 (_, Some(name)) => options.only.push(name.to_string()),
                 ("--only", _) => match words.next() {
                     Some(name) => options.only.push(name.to_string()),
@@ -47,7 +51,7 @@ impl Options {
                 },
                 ("--arch", _) => options.arch = Some(architecture(words.next().copied())?),
                 _ => {
-                    let takes = "kernels takes --write, --only NAME and --arch NUMBER";
+                    let takes = "kernels takes --write, --estimate, --only NAME and --arch NUMBER";
                     return Err(Error::Usage(format!("{takes}, not {word:?}")));
                 }
             }
@@ -118,6 +122,11 @@ pub fn check(options: &Options) -> Result<(), Error> {
         problems.extend(sources::strays(&sources, options.write)?);
     }
     print!("{}", table::render(&architectures, &texts, &shipped));
+    for arch in architectures.iter().filter(|_| options.estimate) {
+        let disassembled: Result<Vec<String>, Error> =
+            texts.iter().map(|(source, _)| compilers.disassemble(source, *arch)).collect();
+        print!("\n{}", estimate::render(*arch, &texts, &disassembled?, &shipped)?);
+    }
     println!(
         "kernels: {} sources, {} architectures, compilers ready after {:.0} s, compiled in {:.0} s",
         sources.len(),
