@@ -143,8 +143,8 @@ typedef struct kvt_attention_options {
     uint32_t q_tokens;
     /// Maximum pages of a sequence, at most `kvt_batch_options.max_blocks`.
     uint32_t pages;
-    /// Tokens of a chunk of the reduction, a multiple of the page's tokens, at most 32 pages; 0: 512. Results with
-    /// different chunks differ in rounding.
+    /// Tokens of a chunk of the reduction, a multiple of the page's tokens, at most 32 pages; 0: 512, or less
+    /// with few KV heads. Results with different chunks differ in rounding.
     uint32_t chunk_tokens;
     /// 1: pages can be computed in passes, which takes workspace for each page.
     uint32_t passes;
@@ -177,7 +177,7 @@ typedef struct kvt_queries {
     uint32_t q_stride;
     /// Elements from one output token to the next, a multiple of 8; 0: contiguous.
     uint32_t out_stride;
-    /// Pages of the longest row, which determine the grid; 0: the maximum. A longer row writes nothing.
+    /// Pages of the longest row; 0: the maximum. A longer row writes nothing.
     uint32_t pages_longest;
     /// Zero.
     uint32_t reserved;

@@ -62,8 +62,8 @@ pub struct kvt_attention_options {
     pub q_tokens: u32,
     /// Maximum pages of a sequence, at most `kvt_batch_options.max_blocks`.
     pub pages: u32,
-    /// Tokens of a chunk of the reduction, a multiple of the page's tokens, at most 32 pages; 0: 512. Results with
-    /// different chunks differ in rounding.
+    /// Tokens of a chunk of the reduction, a multiple of the page's tokens, at most 32 pages; 0: 512, or less
+    /// with few KV heads. Results with different chunks differ in rounding.
     pub chunk_tokens: u32,
     /// 1: pages can be computed in passes, which takes workspace for each page.
     pub passes: u32,
@@ -104,7 +104,7 @@ pub struct kvt_queries {
     pub q_stride: u32,
     /// Elements from one output token to the next, a multiple of 8; 0: contiguous.
     pub out_stride: u32,
-    /// Pages of the longest row, which determine the grid; 0: the maximum. A longer row writes nothing.
+    /// Pages of the longest row; 0: the maximum. A longer row writes nothing.
     pub pages_longest: u32,
     /// Zero.
     pub reserved: u32,

@@ -56,7 +56,7 @@ pub struct Queries {
     pub q_stride: u32,
     /// Elements from one output token to the next; 0: heads × value.
     pub out_stride: u32,
-    /// Pages of the longest row, which determine the grid; 0: the maximum of the configuration.
+    /// Pages of the longest row; 0: the maximum of the configuration. A longer row writes nothing.
     pub pages_longest: u32,
     /// The plane. [`Batch::tables`] has built its block table.
     pub plane: u16,
