@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import runpy
 import sys
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from kvtide.torch import layouts, ops
 __all__ = ["libraries"]
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+BENCHES = Path(__file__).parents[3] / "kernels/gpu/benches"
 
 
 class Latent:
@@ -247,6 +249,20 @@ def test_pages_that_do_not_fit_are_refused_with_a_reason() -> None:
     odd = torch.zeros(2 * (2 * 16 * 64 + 4), dtype=torch.float16).view(2, -1)[:, : 2 * 16 * 64].view(2, 2, 1, 16, 64)
     for reason in (layouts.unsuited_to_flash_attention_3(odd), layouts.unsuited_to_flashinfer(odd)):
         assert "4104 bytes from frame to frame; both must be multiples of 16" in str(reason)
+
+
+def test_the_bench_of_the_gpu_bundle_runs(
+    libraries: dict[str, int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = BENCHES / "libraries.py"
+    monkeypatch.syspath_prepend(str(BENCHES))
+    monkeypatch.setattr(sys, "argv", [str(program), "--device", "cpu"])
+    runpy.run_path(str(program), run_name="__main__")
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    values = {figure["key"]: figure["value"] for each in said for figure in each["figures"]}
+    assert len(values) == 2 + 4 * 3 and not any(each["measured"] for each in said)
+    for key in ("prefill_flash_attention_3", "prefill_flashinfer", "mla_flash_mla", "mla_flashinfer"):
+        assert values[key] > 0 and values[f"{key}_error"] < 1e-2
 
 
 @pytest.mark.parametrize("name", ["flash_attention_3", "flash_mla", "flashinfer"])

@@ -30,10 +30,11 @@ def close(found: list[Tensor], expected: list[Tensor]) -> None:
 
 
 @pytest.mark.parametrize("window", [0, 24])
-@pytest.mark.parametrize("frames", [200, 12])
+@pytest.mark.parametrize("frames", [200, 20])
 def test_prefill_by_a_library_equals_that_on_the_cpu(
     daemon: PrivateDaemon, device: Device, libraries: dict[str, int], window: int, frames: int
 ) -> None:
+    device._attentions.clear()  # workspaces of other tests
     planes = [SHAPE.plane(window + 31 if window else 0)] * 2
     name = f"backends-{window}-{frames}"
     with (
@@ -44,7 +45,8 @@ def test_prefill_by_a_library_equals_that_on_the_cpu(
     ):
         for paging in (expected, found):
             paging.resize(2)
-        for seed, new in enumerate(STEPS):
+        steps = STEPS if frames == 200 else (*STEPS, *[[32, 0]] * 4)
+        for seed, new in enumerate(steps):
             before, waited = dict(libraries), found.totals.planes_waited_in_stream
             close(step(found, new, seed), step(expected, new, seed))
             used = libraries.get("flash_attention_3", 0) - before.get("flash_attention_3", 0)
@@ -54,14 +56,15 @@ def test_prefill_by_a_library_equals_that_on_the_cpu(
                 # The stream does not wait while a library may load its kernels.
                 assert used == 2 and found.totals.planes_waited_in_stream == waited
         by_backend = found.totals.planes_by_backend
-        assert sum(by_backend.values()) == 2 * len(STEPS) == sum(expected.totals.planes_by_backend.values())
+        assert sum(by_backend.values()) == 2 * len(steps) == sum(expected.totals.planes_by_backend.values())
         if frames == 200:
             assert by_backend == {"flash_attention_3": 4, "kvtide": 6}
-            # Steps with few queries use kvtide's kernels, and so the stream waits.
-            assert found.totals.planes_waited_in_stream == 6
+            # Steps with few queries use kvtide's kernels, and the stream waits from the second one on: the first makes the workspaces.
+            assert found.totals.planes_waited_in_stream == 4
         elif not window:
-            assert found.totals.planes_in_passes > 0 and by_backend["kvtide"] > 6
-        assert expected.totals.planes_by_backend == {"kvtide": 10}
+            # Planes that do not fit are read in passes, by kvtide's kernels.
+            assert found.totals.planes_in_passes > 0 and by_backend["kvtide"] >= 6 + found.totals.planes_in_passes
+        assert expected.totals.planes_by_backend == {"kvtide": 2 * len(steps)}
 
 
 def test_kvtide_computes_all_planes_by_default(

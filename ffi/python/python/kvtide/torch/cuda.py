@@ -235,19 +235,23 @@ class Device:
         wanted: str,
         query: Tensor,
         pages: Tensor,
-        *rest: Any,
+        block_table: Tensor,
+        lengths: Tensor,
+        q_starts: Tensor,
+        q_tokens: int,
+        scale: float,
+        window: int,
         status: int = 0,
         on_host: tuple[list[int], list[int]] | None = None,
     ) -> tuple[str, Tensor]:
         """Run `ops.attend` by the backend `wanted` ("auto": the one chosen for this call). Return the backend's name and the output.
         Libraries ignore `status` and write their output in any case."""
-        name = backends.KVTIDE
         if wanted != backends.KVTIDE and query.shape[0]:
-            call = self.call(query, pages, *rest, on_host=on_host)
-            name = backends.choose(call, wanted).name
-        if name == backends.KVTIDE:
-            return name, self.attend(query, pages, *rest, status)
-        return name, backends.LIBRARIES[name].run(call, self)
+            call = self.call(query, pages, block_table, lengths, q_starts, q_tokens, scale, window, on_host)
+            choice = backends.choose(call, wanted)
+            if choice.name != backends.KVTIDE:
+                return choice.name, backends.LIBRARIES[choice.name].run(call, self)
+        return backends.KVTIDE, self.attend(query, pages, block_table, lengths, q_starts, q_tokens, scale, window, status)
 
     def attend_mass(
         self,
