@@ -8,14 +8,15 @@
 | `auto` | a library where it is expected to be faster, is installed and takes the call; else kvtide's kernels |
 | `flash_attention_3`, `flash_mla`, `flashinfer` | this library; an error with the reason if it is not installed or does not take the call |
 
-- **Bits.** kvtide's kernels give the same bits in passes and as a whole, and for a sequence alone and in a batch. Libraries do not:
-  their results differ in rounding. This is why they are not the default.
+- **Bits.** kvtide's kernels give the same bits in passes and as a whole. A library's results differ from them in rounding, and with
+  `auto` depend on which planes fit into tier 0. This is why the default is `kvtide`.
 - **What `auto` prefers.** FlashAttention-3, then FlashInfer, for prefill; FlashMLA, then FlashInfer, for latent pages (MLA) with
   many heads. No speed was measured yet.
 - **What stays with kvtide's kernels.** `attend_mass`, passes, partial results, pages in host memory, `append`.
-- **Waits.** A GPU may load a library's kernels at their first use, which waits until running streams are idle. A stream must
-  therefore not wait for pages meanwhile: `Paging` waits on the host in each step that may use a library. That also means that
-  the pages are readable when the library starts, and that its output is complete if the step ends without an error.
+- **Waits.** CUDA may load a library's kernels at their first use, which may wait until the device is idle. No stream may wait for
+  pages meanwhile, so `Paging` waits on the host in each step that may use a library. Engines that call `ops.attend` with a library
+  use `Lane.boundary`, not `boundary_async`. Unlike kvtide's kernels, a library writes its output even if a page did not arrive; the
+  step's end reports that, and the output must not be used.
 - **FlashInfer** plans each call on the host. `Paging` knows the lengths there; `ops.attend` gets them from the GPU and waits, so
   `auto` does not use it there.
 """
