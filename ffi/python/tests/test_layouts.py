@@ -196,6 +196,21 @@ def test_a_sequence_without_queries_needs_no_page() -> None:
     case.table[1] = -1
     assert layouts.missing(case.table, case.pages, case.lengths, case.starts).tolist() == [False, False]
     layouts.page_table(case.table, case.pages, case.lengths, case.starts)
+    assert layouts.missing(case.table[:, :1], case.pages, case.lengths, case.starts).tolist() == [True, False]
+
+
+def test_flashinfer_indices_are_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, one of several writes to the same place wins."""
+    case = Case(3, torch.float16, [100, 5, 40], [1, 1, 1], 2, 2, 64)
+    scatter = torch.Tensor.scatter_
+
+    def once(out: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+        kept = index[index < len(out) - 1]
+        assert len(kept) == len(kept.unique()) == 7 + 1 + 3
+        return scatter(out, dim, index, source)
+
+    monkeypatch.setattr(torch.Tensor, "scatter_", once)
+    layouts.flashinfer_tables(case.table, case.pages, case.lengths, case.starts)
 
 
 def test_flashinfer_tables_are_the_lists_that_it_documents() -> None:

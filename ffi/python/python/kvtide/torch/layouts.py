@@ -7,8 +7,10 @@ imports a library or waits for a GPU.
 - **Missing pages.** These libraries take every entry of a table as an address. On CPU tensors a missing page raises `WrongState`.
   On a GPU the caller ensures that all pages are readable; `missing` checks it. Entries that no query needs, which kvtide marks with
   negative numbers, get the number of a page of the same sequence.
-- **Numbers behind a sequence's end.** Some kernels multiply the rest of the last page, and pages before a window, by zero. Frames
-  must therefore hold finite numbers there. Keys and values of earlier sequences are finite.
+- **Masked numbers.** Some kernels multiply masked values by zero instead of skipping them, so these must be finite. They are the rest
+  of a sequence's last page, for FlashAttention-3 with pages as large as its tile (128 tokens for heads of 64 and 128; 64 or 80 for
+  heads of 256), and with a window the page that stands for those before it. Values of earlier sequences are finite. Frames that were
+  never written hold what the memory held before: clear memory that an engine brings.
 
 The arguments are those of FlashAttention 0251105a (`hopper`), FlashMLA 9241ae3 and FlashInfer fb28d724, all of 2026.
 """
