@@ -35,7 +35,7 @@ class Hopper(cuda.Device):
 
     def __init__(self) -> None:
         self.ordinal = 0
-        self.is_capturing = False
+        self.is_capturing, self.waits = False, 0
 
     def stream(self) -> int:
         return 0
@@ -45,6 +45,9 @@ class Hopper(cuda.Device):
 
     def pinned(self, tensor: Tensor) -> Tensor:
         return tensor
+
+    def synchronize(self) -> None:
+        self.waits += 1
 
     def capability(self) -> tuple[int, int]:
         return 9, 0

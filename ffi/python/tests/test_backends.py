@@ -127,9 +127,11 @@ def test_flashinfer_without_lengths_on_the_host_reads_them(libraries: dict[str, 
 
 def test_flashinfer_keeps_one_wrapper_for_each_kind_of_call(libraries: dict[str, int]) -> None:
     library, device = backends.FlashInfer(), Hopper()
-    for call in (prefill(), prefill(), prefill(window=50), decode(), latent([1, 1])):
+    for call in (prefill(), prefill(), prefill(window=50), prefill(window=30), decode(), latent([1, 1])):
         close(library.run(call, device), expected(call))
-    assert len(library._wrappers) == 3 and len(library._workspaces) == 1
+        # Only the decode follows a plan of other lengths.
+        assert device.waits == (call.q_tokens == 1)
+    assert len(library._wrappers) == 4 and len(library._workspaces) == 1
 
 
 def test_a_library_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,6 +201,8 @@ class FlashInfer:
         self._workspaces: dict[tuple[int, int], Tensor] = {}
         #: A wrapper keeps the kernels of its first plan, so it is for one kind of call.
         self._wrappers: dict[tuple[object, ...], Any] = {}
+        #: Lengths of the last plan of each wrapper.
+        self._planned: dict[tuple[object, ...], tuple[list[int], list[int]]] = {}
 
     def needless(self, call: Call) -> str | None:
         if call.on_host is None:
@@ -215,13 +217,11 @@ class FlashInfer:
         return reason or (_unavailable("flashinfer.mla", "BatchMLAPagedAttentionWrapper") if call.latent else None)
 
     def run(self, call: Call, device: Device) -> Tensor:
-        # `plan` fills pinned memory that the stream copies later. It may fill it again for the next plane of a step, whose plan is
-        # equal, and for the next step, because a step ends when the stream has reached its end.
         on_host = call.on_host or (call.lengths.tolist(), call.q_starts.diff().tolist())
         found = layouts.flashinfer_tables(
             call.block_table, call.pages, call.lengths, call.q_starts, call.window, on_host=on_host
         )
-        query, wrapper = device.rows(call.query), self._wrapper(call, device)
+        query, wrapper = device.rows(call.query), self._wrapper(call, device, on_host)
         kv_heads, page_tokens, head_dim = kv(call.pages)
         q_indptr, indptr, last, lengths = (
             device.pinned(each) for each in (found.q_indptr, found.indptr, found.last_page_len, found.lengths)
@@ -240,11 +240,16 @@ class FlashInfer:
         out = wrapper.run(query, call.pages)
         return out
 
-    def _wrapper(self, call: Call, device: Device) -> Any:
-        """Return the wrapper for a kind of call on the current stream."""
+    def _wrapper(self, call: Call, device: Device, on_host: tuple[list[int], list[int]]) -> Any:
+        """Return the wrapper for a kind of call on the current stream, ready for a plan of these lengths.
+
+        `plan` fills pinned memory that the stream copies later. It may fill it again for the next plane of a step, because that
+        plan is equal. Otherwise the stream must have copied it: after a step it has, so this waits only if a step was abandoned.
+        """
         module: Any = importlib.import_module("flashinfer.mla" if call.latent else "flashinfer")
         place = (device.ordinal, device.stream())
-        kind = (*place, tuple(call.pages.shape[1:]), call.pages.dtype, bool(call.window))
+        # All that a plan depends on besides the lengths: planes of a step that share a wrapper have equal plans.
+        kind = (*place, tuple(call.pages.shape[1:]), call.pages.dtype, call.query.shape[1], call.window)
         with self._lock:
             if place not in self._workspaces:
                 self._workspaces[place] = device.empty((_FLASHINFER_WORKSPACE_BYTES,), torch.uint8)
@@ -255,6 +260,9 @@ class FlashInfer:
                     if call.latent
                     else module.BatchPrefillWithPagedKVCacheWrapper(workspace, "HND")
                 )
+            if self._planned.get(kind, on_host) != on_host:
+                device.synchronize()
+            self._planned[kind] = on_host
             return self._wrappers[kind]
 
 

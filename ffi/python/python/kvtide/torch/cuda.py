@@ -96,6 +96,10 @@ class Device:
         """Return a host tensor in memory from which a copy to the device does not wait for the stream."""
         return tensor.pin_memory()
 
+    def synchronize(self) -> None:
+        """Wait until torch's current stream has reached its end."""
+        torch.cuda.current_stream(self.ordinal).synchronize()
+
     def capability(self) -> tuple[int, int]:
         """Return the device's compute capability."""
         return torch.cuda.get_device_capability(self.ordinal)
