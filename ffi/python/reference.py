@@ -25,6 +25,8 @@ MODULES = (
     "kvtide.keyed_store",
     "kvtide.torch",
     "kvtide.torch.ops",
+    "kvtide.torch.backends",
+    "kvtide.torch.layouts",
     "kvtide.vllm",
     "kvtide.sglang",
 )

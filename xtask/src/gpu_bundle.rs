@@ -26,6 +26,9 @@ const SANITIZED: &[&str] = &["attention", "copy", "pages"];
 /// With the symbol tables, gzip would not keep it below the maximum size.
 const PAYLOAD: (&str, &[&str]) = ("payload.tar.xz", &["bin", "model", "sim", "tests", "wheel"]);
 
+/// Examples of the Python package that the benches use.
+const EXAMPLES: &[&str] = &["decode.py", "kernels_on_cpu.py", "paged_batch.py"];
+
 /// Folder of the tests of the scripts, in `kernels/gpu`.
 const SCRIPT_TESTS: &str = "tests";
 
@@ -64,7 +67,9 @@ pub fn make() -> Result<(), Error> {
     let wheel = crate::python::wheel()?;
     copy(&wheel, &folder.join("wheel").join(wheel.file_name().unwrap_or_default()))?;
     tree(&root().join("kernels/gpu"), &folder)?;
-    copy(&root().join("ffi/python/examples/decode.py"), &folder.join("benches/decode.py"))?;
+    for name in EXAMPLES {
+        copy(&root().join("ffi/python/examples").join(name), &folder.join("benches").join(name))?;
+    }
     for name in ["config.json", "model.safetensors"] {
         copy(&root().join("benches/demo/assets").join(name), &folder.join("model").join(name))?;
     }

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import kvtide
-from kvtide.torch import cuda, tier
+from kvtide.torch import backends, cuda, tier
 
 LIBRARY = os.environ.get("KVTIDE_LIBCUDA")
 needed = pytest.mark.skipif(LIBRARY is None, reason="KVTIDE_LIBCUDA names no stand-in driver")
@@ -84,6 +84,23 @@ class Device(cuda.Device):
 
     def rows(self, tensor: Tensor) -> Tensor:
         return self.standin.copy(tensor.contiguous())
+
+    def pinned(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def synchronize(self) -> None:
+        self.standin.settle()
+
+    def capability(self) -> tuple[int, int]:
+        return 9, 0
+
+    def capturing(self) -> bool:
+        return False
+
+    def attend_by(self, wanted: str, *arguments: Any, **options: Any) -> tuple[str, Tensor]:
+        if wanted != backends.KVTIDE:
+            self.standin.settle()  # a library's kernel would follow in the stream
+        return super().attend_by(wanted, *arguments, **options)
 
     def attend(self, *arguments: Any) -> Tensor:
         out = super().attend(*arguments)

@@ -13,7 +13,7 @@ SMI = (
 PYTHON = """
 import json, sys
 found = {"python": sys.version.split()[0]}
-for name in ("torch", "transformers", "flashinfer", "numpy", "kvtide.torch"):
+for name in ("torch", "transformers", "flashinfer", "flash_attn_interface", "flash_mla", "numpy", "kvtide.torch"):
     try:
         module = __import__(name, fromlist=["x"])
         found[name] = str(getattr(module, "__version__", "present"))

@@ -3,6 +3,7 @@
 - `pages(session, plane, shape)`: a plane's frames as a tensor, without a copy
 - `table(lane)`: a lane's page table as a tensor
 - `ops`: attention over pages, whole or in passes: `torch.ops.kvtide.*`
+- `backends`: kvtide's attention kernels or an installed library; `layouts`: pages and tables for engines that call one themselves
 - `Paging`: a batch of sequences, step by step, for custom engines
 - `KvtideCache`: `past_key_values` for transformers (`kvtide.torch.transformers`)
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import ops, threads
+from . import backends, layouts, ops, threads
 from .memory import KvShape, frames, pages, table
 from .paging import Paging
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 threads.share()
 
-__all__ = ["KvShape", "KvtideCache", "Paging", "frames", "ops", "pages", "table"]
+__all__ = ["KvShape", "KvtideCache", "Paging", "backends", "frames", "layouts", "ops", "pages", "table"]
 
 
 def __getattr__(name: str) -> Any:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kvtide import _native
 
+from . import backends
 from .memory import LATENT_VALUE_DIM
 
 #: Blocks of a sequence in the smallest workspace. Replacing a workspace that is too small waits for the device.
@@ -90,6 +91,22 @@ class Device:
     def put(self, tensor: Tensor) -> Tensor:
         """Copy a host tensor to the device without waiting for the stream."""
         return tensor.pin_memory().to(f"cuda:{self.ordinal}", non_blocking=True)
+
+    def pinned(self, tensor: Tensor) -> Tensor:
+        """Return a host tensor in memory from which a copy to the device does not wait for the stream."""
+        return tensor.pin_memory()
+
+    def synchronize(self) -> None:
+        """Wait until torch's current stream has reached its end."""
+        torch.cuda.current_stream(self.ordinal).synchronize()
+
+    def capability(self) -> tuple[int, int]:
+        """Return the device's compute capability."""
+        return torch.cuda.get_device_capability(self.ordinal)
+
+    def capturing(self) -> bool:
+        """Return whether a graph of torch's current stream is captured."""
+        return torch.cuda.is_current_stream_capturing()
 
     def int64(self, tensor: Tensor) -> Tensor:
         """Convert a list to the form that kernels read: int64, dense."""
@@ -200,6 +217,45 @@ class Device:
         if query.shape[0]:
             attention.whole(self.stream(), batch.given(block_table))
         return batch.out
+
+    def call(
+        self,
+        query: Tensor,
+        pages: Tensor,
+        block_table: Tensor,
+        lengths: Tensor,
+        q_starts: Tensor,
+        q_tokens: int,
+        scale: float,
+        window: int,
+        on_host: tuple[list[int], list[int]] | None = None,
+    ) -> backends.Call:
+        """Return a call of `ops.attend` for the choice of a backend. `on_host`: tokens and number of queries of each sequence."""
+        state = (self.capability(), self.capturing(), on_host)
+        return backends.Call(query, pages, block_table, lengths, q_starts, q_tokens, scale, window, *state)
+
+    def attend_by(
+        self,
+        wanted: str,
+        query: Tensor,
+        pages: Tensor,
+        block_table: Tensor,
+        lengths: Tensor,
+        q_starts: Tensor,
+        q_tokens: int,
+        scale: float,
+        window: int,
+        status: int = 0,
+        on_host: tuple[list[int], list[int]] | None = None,
+    ) -> tuple[str, Tensor]:
+        """Run `ops.attend` by the backend `wanted` ("auto": the one chosen for this call). Return the backend's name and the output.
+        Libraries ignore `status` and write their output in any case."""
+        if wanted != backends.KVTIDE and query.shape[0]:
+            call = self.call(query, pages, block_table, lengths, q_starts, q_tokens, scale, window, on_host)
+            choice = backends.choose(call, wanted)
+            if choice.name != backends.KVTIDE:
+                return choice.name, backends.LIBRARIES[choice.name].run(call, self)
+        return backends.KVTIDE, self.attend(query, pages, block_table, lengths, q_starts, q_tokens, scale, window, status)
 
     def attend_mass(
         self,

@@ -49,6 +49,8 @@ class Totals:
     planes_waited_in_stream: int = 0
     planes_in_passes: int = 0
     passes: int = 0
+    #: Planes by the backend that computed their attention (`backends`).
+    planes_by_backend: dict[str, int] = field(default_factory=dict)
 
 
 class Paging:
@@ -63,12 +65,15 @@ class Paging:
         channel: int = 0,
         lane: int = 0,
         wait_in_stream: bool = True,
+        backend: str | None = None,
     ) -> None:
         """Take a channel and a lane of the session.
 
         `windows`: for each plane the maximum tokens that a query sees, 0 for all. On a GPU a step's work is enqueued on torch's
         current stream. With `wait_in_stream`, waits for pages are enqueued too, as long as all sequences fit into tier 0. Disable
-        it if others use the session's tier 0 as well. Raise ValueError if `windows` does not match the planes.
+        it if others use the session's tier 0 as well. `backend`: the attention kernels on a GPU (`backends`); a library computes whole
+        planes, and results then differ in rounding from planes in passes. Raise ValueError if `windows` does not match the planes or
+        the backend is unknown.
         """
         planes = len(session.layout.planes)
         if len(windows) != planes:
@@ -79,7 +84,7 @@ class Paging:
         self.totals = Totals()
         self._channel = session.channel(channel)
         self._lane = session.lane(lane)
-        self._tier = tier.of(session, self._lane, shape, windows, wait_in_stream=wait_in_stream)
+        self._tier = tier.of(session, self._lane, shape, windows, wait_in_stream=wait_in_stream, backend=backend)
         self._rows: list[PagedSequence] = []
         self._step: _Step | None = None
 
@@ -239,6 +244,8 @@ class Paging:
         self.totals.planes_waited_in_stream += passes is None
         self.totals.planes_in_passes += bool(passes)
         self.totals.passes += passes or 0
+        by_backend, backend = self.totals.planes_by_backend, self._tier.backend
+        by_backend[backend] = by_backend.get(backend, 0) + 1
         step.plane = plane + 1
         return found
 

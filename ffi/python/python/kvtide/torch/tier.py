@@ -13,7 +13,7 @@ from torch.utils.dlpack import from_dlpack
 import kvtide
 from kvtide.errors import Again, WrongState
 
-from . import cuda
+from . import backends, cuda
 from .memory import KvShape, pages
 
 #: Rows and columns of the smallest batch on a device. Replacing a batch that is too small waits for the device.
@@ -58,6 +58,9 @@ class Shared:
 class Tier(Protocol):
     """Attention over the pages of a session's tier 0, in steps of one lane."""
 
+    #: The backend of the last plane.
+    backend: str
+
     def begin(self, parts: Sequence[Part], fits: bool) -> None:
         """Begin a step. `fits`: all pages of all sequences fit into tier 0."""
 
@@ -77,6 +80,8 @@ class Tier(Protocol):
 
 class HostTier:
     """Tier 0 in host memory: a layer is one native call."""
+
+    backend = backends.KVTIDE
 
     def __init__(self, session: kvtide.Session, lane: kvtide.Lane, shape: KvShape, windows: Sequence[int]) -> None:
         self._dtype, self._rest = shape.dtype, (shape.kv_heads, shape.head_dim)
@@ -119,7 +124,7 @@ def _has_dense_heads(tensor: Tensor) -> bool:
 
 class CudaTier:
     """Tier 0 on a GPU. A step's work is enqueued on the stream that is torch's current one when the step begins. Waits for pages
-    are enqueued too if all sequences fit into tier 0.
+    are enqueued too if all sequences fit into tier 0 and the step uses kvtide's kernels.
     """
 
     def __init__(
@@ -131,7 +136,11 @@ class CudaTier:
         kernels: cuda.Device,
         *,
         wait_in_stream: bool = True,
+        backend: str | None = None,
     ) -> None:
+        self.backend = backends.KVTIDE
+        #: Requested backend, and that of the open step.
+        self._wanted, self._step_wanted = backends.requested(backend), backends.KVTIDE
         self._kernels, self._lane, self._windows, self._wait_in_stream = kernels, lane, windows, wait_in_stream
         self._planes = session.layout.planes
         self._pages = [pages(session, plane, shape, self.tensor) for plane in range(len(self._planes))]
@@ -161,8 +170,11 @@ class CudaTier:
             self._lane.bind(stream)
             self._bound = stream
         size = (len(parts), max(part.new for part in parts), max(len(part.blocks) for part in parts))
-        # Workspaces first: once the stream waits, nothing may wait for the device.
-        self._waits = fits and self._wait_in_stream and self._kernels.make_room(*size)
+        # While the stream waits, nothing may wait for the device, as the first use of a library's kernel does.
+        self._step_wanted = self._wanted if backends.may_use_library(self._wanted, size[1]) else backends.KVTIDE
+        may_wait = fits and self._wait_in_stream and self._step_wanted == backends.KVTIDE
+        # Workspaces first, for the same reason.
+        self._waits = may_wait and self._kernels.make_room(*size)
         self._emitted.clear()
         self._lane.begin([(part.seq, part.tokens) for part in parts])
         try:
@@ -177,6 +189,7 @@ class CudaTier:
         batch.set_sequences([(part.seq, part.tokens) for part in parts])
         starts = torch.tensor([0, *(part.new for part in parts)], dtype=torch.int32).cumsum(0, dtype=torch.int32)
         lengths = self.tensor(batch.lengths())[: len(parts)]
+        self._on_host = [part.tokens for part in parts], [part.new for part in parts]
         self._ids = self.tensor(batch.block_ids())[: len(parts)]
         self._shared = Shared(lengths, self._kernels.put(starts), max(part.new for part in parts), columns)
 
@@ -231,8 +244,17 @@ class CudaTier:
         shared, pages, window = self._shared, self._pages[plane], self._windows[plane]
         found = self._boundary(plane)
         if found is None or found.whole:
-            given = (self._block_table(plane), shared.lengths, shared.starts, shared.q_tokens, scale, window, self._status)
-            return self._kernels.attend(query, pages, *given), None if found is None else 0
+            given = (self._block_table(plane), shared.lengths, shared.starts, shared.q_tokens, scale, window)
+            self.backend, out = self._kernels.attend_by(
+                self._step_wanted, query, pages, *given, status=self._status, on_host=self._on_host
+            )
+            return out, None if found is None else 0
+        if self._step_wanted not in (backends.KVTIDE, backends.AUTO):
+            raise ValueError(
+                f"attention by {self._step_wanted}: plane {plane} does not fit into tier 0, and only kvtide's kernels read it in passes. "
+                f"Use backend={backends.AUTO!r}, or give tier 0 more frames"
+            )
+        self.backend = backends.KVTIDE
         room = (shared.q_tokens, shared.columns, scale, window, self._status)
         passes, count = self._kernels.passes(query, pages, shared.lengths, shared.starts, *room), 0
         while True:
@@ -271,9 +293,19 @@ class CudaTier:
             raise WrongState("attention in passes: a page was missing after the lane reported the plane complete")
 
 
-def of(session: kvtide.Session, lane: kvtide.Lane, shape: KvShape, windows: Sequence[int], *, wait_in_stream: bool = True) -> Tier:
-    """Return the tier of a session, for the steps of a lane. Raise ValueError if `shape` or `windows` do not match the planes."""
+def of(
+    session: kvtide.Session,
+    lane: kvtide.Lane,
+    shape: KvShape,
+    windows: Sequence[int],
+    *,
+    wait_in_stream: bool = True,
+    backend: str | None = None,
+) -> Tier:
+    """Return the tier of a session, for the steps of a lane. Raise ValueError if `shape` or `windows` do not match the planes, or if
+    the backend is unknown or reads GPU memory alone."""
     kind, ordinal = session.frames(0).__dlpack_device__()
     if kind == 1:
+        backends.check_host(backend, "tier 0 is")
         return HostTier(session, lane, shape, windows)
-    return CudaTier(session, lane, shape, windows, cuda.device(ordinal), wait_in_stream=wait_in_stream)
+    return CudaTier(session, lane, shape, windows, cuda.device(ordinal), wait_in_stream=wait_in_stream, backend=backend)

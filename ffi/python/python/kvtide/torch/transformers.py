@@ -222,16 +222,18 @@ class KvtideCache(Cache):
         channel: int = 0,
         lane: int = 0,
         query_tokens_max: int | None = None,
+        backend: str | None = None,
     ) -> None:
-        """Create a cache for `model` on a session in a space with one plane per layer (`space`).
+        """Create a cache for `model` on a session in a space with one plane per layer (`space`). `backend`: the attention kernels on
+        a GPU (`backends`).
 
-        Raise ValueError if the model uses another attention implementation, or does not fit the space.
+        Raise ValueError if the model uses another attention implementation, or does not fit the space, or if the backend is unknown.
         """
         implementation = model.config._attn_implementation
         if implementation != IMPLEMENTATION:
             raise ValueError(f'the model attends with {implementation!r}; load it with attn_implementation="{IMPLEMENTATION}"')
         shape, windows = shape_of(model, session.layout.page_tokens)
-        self._batch = _Batch(Paging(session, shape, windows, channel=channel, lane=lane), query_tokens_max)
+        self._batch = _Batch(Paging(session, shape, windows, channel=channel, lane=lane, backend=backend), query_tokens_max)
         self._session: kvtide.Session | None = None
         super().__init__(layers=[KvtideLayer(self._batch, layer) for layer in range(len(windows))])
 
@@ -263,10 +265,11 @@ class KvtideCache(Cache):
         seqs_max: int = 256,
         timeout: float = 10.0,
         token_file: str | None = None,
+        backend: str | None = None,
     ) -> KvtideCache:
         """Attach to the daemon at `socket` with `tier0_frames` pages of KV on the model's device. Further pages are in the daemon's
         tiers. The session ends with the cache. Arguments and errors are those of `kvtide.attach`; `query_tokens_max` is the maximum
-        number of tokens in one forward for models with sliding windows.
+        number of tokens in one forward for models with sliding windows. `backend`: the attention kernels on a GPU (`backends`).
         """
         space = cls.space(model, page_tokens=page_tokens, fingerprint=fingerprint, query_tokens_max=query_tokens_max)
         device = "cpu" if model.device.type == "cpu" else f"cuda:{model.device.index or 0}"
@@ -275,7 +278,7 @@ class KvtideCache(Cache):
         )
         try:
             windowed = any(plane.window_tokens for plane in space.planes)
-            cache = cls(model, session, query_tokens_max=query_tokens_max if windowed else None)
+            cache = cls(model, session, query_tokens_max=query_tokens_max if windowed else None, backend=backend)
         except BaseException:
             session.detach()
             raise

@@ -9,7 +9,7 @@ On a GPU the operators launch on torch's current stream and return at once. Indi
 check their range. The other operators check it on the device: an index out of range is a device-side assertion, as in torch.
 """
 
-from .attention import TOP_MAX, append, attend, attend_mass
+from .attention import TOP_MAX, append, attend, attend_mass, attention_backend
 from .blocks import copy_blocks, gather, layers_of, scatter
 from .codecs import CODECS, dequantize, image_bytes, quantize
 from .tables import block_tables
@@ -20,6 +20,7 @@ __all__ = [
     "append",
     "attend",
     "attend_mass",
+    "attention_backend",
     "block_tables",
     "copy_blocks",
     "dequantize",
