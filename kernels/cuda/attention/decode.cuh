@@ -26,20 +26,11 @@ constexpr int SLOTS = D <= 64 ? 8 : D == 128 ? 6 : 3;
 template <int D>
 constexpr u32 RING_BYTES = SLOTS<D>* HALF_BYTES<D>;
 
-// One page of a warp's list: each lane holds one page and reads the others by shuffle.
+// One page of a warp's list of up to 32, which is in shared memory, because attention needs the registers.
 struct Listed {
     u32 seq, page;
     i32 frame, first, limit;
 
-    KVT_DEVICE Listed from(u32 lane) const {
-        Listed l;
-        l.seq = __shfl_sync(FULL, seq, lane);
-        l.page = __shfl_sync(FULL, page, lane);
-        l.frame = __shfl_sync(FULL, frame, lane);
-        l.first = __shfl_sync(FULL, first, lane);
-        l.limit = __shfl_sync(FULL, limit, lane);
-        return l;
-    }
     // First tile of the page with a token that some row sees.
     KVT_DEVICE u32 tile_first(u32 page_tokens) const {
         return static_cast<u32>(max(first - static_cast<i32>(page * page_tokens), 0)) / TILE;
@@ -53,16 +44,16 @@ struct Listed {
 // Iterates over the halves of the listed pages ahead of their use: keys, then values, of each tile.
 template <int D>
 struct Loader {
-    u32 pages;  // lanes with pages still to be loaded
+    u32 pages;  // pages of the list still to be loaded
     u32 tile, tile_end;
     bool values;
     const u8* at;  // keys of this page's head
     i32 left;      // existing tokens of the page, from its first on
     u32 slot;
 
-    KVT_DEVICE void step(const AttentionParams& p, const Listed& mine, u32 head, u32 ring) {
+    KVT_DEVICE void step(const AttentionParams& p, const Listed* list, u32 head, u32 ring) {
         if (tile == tile_end && pages != 0) {
-            Listed next = mine.from(__ffs(pages) - 1);
+            const Listed next = list[__ffs(pages) - 1];
             pages &= pages - 1;
             tile = next.tile_first(p.page_tokens);
             tile_end = next.tile_end(p.page_tokens);
@@ -91,6 +82,8 @@ KVT_DEVICE void attention_decode(const AttentionParams& p) {
     const u32 ring = warp * RING_BYTES<D>;
 
     KVT_SHARED(Work, work, 1);
+    KVT_SHARED(Listed, lists, WARPS * WARP);
+    Listed* list = lists + warp * WARP;
     if (!parts) {
         work->begin(p);
     }
@@ -112,7 +105,7 @@ KVT_DEVICE void attention_decode(const AttentionParams& p) {
         mine.seq = mine.page = 0;
         mine.frame = -1;
         mine.first = mine.limit = 0;
-        u32 todo;  // lanes with pages that this warp computes
+        u32 todo;  // pages of the list that this warp computes
         if (parts) {
             const u32 item = (unit.chunk * WARPS + warp) * p.items_per_warp + lane;
             if (!failed && lane < p.items_per_warp && item < p.item_count) {
@@ -150,6 +143,7 @@ KVT_DEVICE void attention_decode(const AttentionParams& p) {
             unit.missing = __ballot_sync(FULL, inside && mine.frame < 0) != 0;
             todo = unit.missing ? 0 : __ballot_sync(FULL, inside) & (0x11111111u << warp);
         }
+        list[lane] = mine;
         work->hold(unit);
 
         Loader<D> loader;
@@ -160,7 +154,7 @@ KVT_DEVICE void attention_decode(const AttentionParams& p) {
         loader.at = nullptr;
 #pragma unroll 1
         for (int i = 0; i < SLOTS<D> - 1; i++) {
-            loader.step(p, mine, work->held.head, ring);
+            loader.step(p, list, work->held.head, ring);
         }
 
         Queries<T, D, NT> rows;
@@ -169,7 +163,7 @@ KVT_DEVICE void attention_decode(const AttentionParams& p) {
         sum.clear();
         u32 slot = 0;
         while (todo != 0) {
-            const Listed now = mine.from(__ffs(todo) - 1);
+            const Listed now = list[__ffs(todo) - 1];
             todo &= todo - 1;
             if (now.seq != loaded) {
                 const u32 row = work->held.tile * ROWS;
@@ -183,13 +177,13 @@ KVT_DEVICE void attention_decode(const AttentionParams& p) {
                 u32 weights[NT][2];
                 cp_async_wait<SLOTS<D> - 2>();
                 __syncwarp();
-                loader.step(p, mine, work->held.head, ring);
+                loader.step(p, list, work->held.head, ring);
                 const i32 token = static_cast<i32>(now.page * p.page_tokens + t * TILE);
                 score_tile<T, D, NT>(p, rows, page, ring + slot * HALF_BYTES<D>, token, weights);
                 slot = slot + 1 == SLOTS<D> ? 0 : slot + 1;
                 cp_async_wait<SLOTS<D> - 2>();
                 __syncwarp();
-                loader.step(p, mine, work->held.head, ring);
+                loader.step(p, list, work->held.head, ring);
                 add_tile<T, D, NT>(page, ring + slot * HALF_BYTES<D>, weights);
                 slot = slot + 1 == SLOTS<D> ? 0 : slot + 1;
             }

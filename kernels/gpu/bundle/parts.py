@@ -45,9 +45,9 @@ BENCHES = (
 # Python benches, their time limits and their requirements besides a device.
 SCRIPTS = (
     ("attention", "decode attention compared with torch's SDPA over contiguous KV, and FlashInfer", 150, ()),
-    ("libraries", "FlashAttention-3, FlashMLA and FlashInfer on kvtide's pages compared with kvtide's kernels", TORCH_S, ()),
     ("prefix", "a prefix of 10k tokens from host memory compared with its prefill by torch", TORCH_S, ()),
     ("equal", "transformers: tokens with 12.5 % of the KV in HBM equal those with its own cache", 150, ("transformers",)),
+    ("libraries", "FlashAttention-3, FlashMLA and FlashInfer on kvtide's pages compared with kvtide's kernels", TORCH_S, ()),
 )
 # Sanitizer tools, the most useful first; racecheck and initcheck are slow.
 SANITIZE = ("memcheck", "racecheck", "synccheck", "initcheck")
