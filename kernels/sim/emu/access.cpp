@@ -23,7 +23,7 @@ void find_global(Block& block, const void* p, uint32_t bytes, bool write, const 
         return;
     }
     Range range;
-    if (!block.launch->find(low, &range)) {
+    if (!block.launch->find(block.launch->device, low, &range)) {
         fail(block, FAULT_ADDRESS, pc, "%s %u bytes at %p: neither device memory nor registered host memory", write ? "writes" : "reads",
              bytes, p);
     }

@@ -120,8 +120,9 @@ struct Launch {
     uint32_t shared_bytes;
     const void* params;
     uint64_t seed;
-    // Finds the allocation or the registered host range that contains an address; false if there is none.
-    bool (*find)(uint64_t address, Range* range);
+    // Finds the device's allocation or the registered host range that contains an address; false if there is none.
+    bool (*find)(uint32_t device, uint64_t address, Range* range);
+    uint32_t device;
     // Changes when ranges are removed: earlier results are invalid then.
     const uint64_t* generation;
 };

@@ -32,7 +32,8 @@ struct EmuLaunch {
     params: *const c_void,
     seed: u64,
     // SAFETY: a type; `find_range` may be called only from a launch.
-    find: unsafe extern "C" fn(u64, *mut EmuRange) -> bool,
+    find: unsafe extern "C" fn(u32, u64, *mut EmuRange) -> bool,
+    device: u32,
     generation: *const u64,
 }
 
@@ -90,12 +91,12 @@ pub(crate) fn find(_name: &CStr) -> Option<Kernel> {
     None
 }
 
-/// Return the memory range that contains an address.
+/// Return the memory range of a device that contains an address.
 ///
 /// # Safety
 /// The range is writable memory of the emulator.
-unsafe extern "C" fn find_range(address: u64, range: *mut EmuRange) -> bool {
-    match memory::find(address) {
+unsafe extern "C" fn find_range(device: u32, address: u64, range: *mut EmuRange) -> bool {
+    match memory::find(address).filter(|found| found.is_for(device as usize)) {
         Some(found) => {
             // SAFETY: writable memory of the emulator.
             unsafe { *range = EmuRange { low: found.base, high: found.base + found.bytes as u64 } };
@@ -107,7 +108,7 @@ unsafe extern "C" fn find_range(address: u64, range: *mut EmuRange) -> bool {
 
 /// Run a launch to its end on this thread.
 #[cfg(emulator)]
-pub(crate) fn launch(launch: &stream::Launch, seed: u64) -> Result<(), (Code, String)> {
+pub(crate) fn launch(launch: &stream::Launch, device: usize, seed: u64) -> Result<(), (Code, String)> {
     let asked = EmuLaunch {
         kernel: launch.kernel.raw,
         grid: launch.grid,
@@ -116,6 +117,7 @@ pub(crate) fn launch(launch: &stream::Launch, seed: u64) -> Result<(), (Code, St
         params: launch.params.as_ptr().cast(),
         seed,
         find: find_range,
+        device: device as u32,
         generation: memory::GENERATION.as_ptr(),
     };
     let mut outcome = EmuOutcome { fault: 0, pc: std::ptr::null(), text: [0; 480] };
@@ -159,7 +161,7 @@ fn place_of(pc: *const c_void) -> Option<String> {
 
 /// Fail: no kernel can be found, so none is launched.
 #[cfg(not(emulator))]
-pub(crate) fn launch(_launch: &stream::Launch, _seed: u64) -> Result<(), (Code, String)> {
+pub(crate) fn launch(_launch: &stream::Launch, _device: usize, _seed: u64) -> Result<(), (Code, String)> {
     Err((code::LAUNCH_FAILED, "built without a compiler for kernels".to_owned()))
 }
 

@@ -283,23 +283,23 @@ impl Stream {
 
     fn carry_out(&self, op: Op, rng: &mut Rng) -> Result<(), (Code, String)> {
         match op {
-            Op::Copy { to, from, bytes } => copy(to, from, bytes),
+            Op::Copy { to, from, bytes } => self.copy(to, from, bytes),
             Op::Batch(mut copies) => {
                 while !copies.is_empty() {
                     let (to, from, bytes) = copies.swap_remove(rng.below(copies.len()));
-                    copy(to, from, bytes)?;
+                    self.copy(to, from, bytes)?;
                 }
                 Ok(())
             }
             Op::Fill { at, byte, bytes } => {
-                let filled = memory::is_known(at, bytes) && emulator::fill(at, byte, bytes);
+                let filled = memory::is_known(at, bytes, self.device) && emulator::fill(at, byte, bytes);
                 if filled {
                     Ok(())
                 } else {
                     Err((code::ILLEGAL_ADDRESS, format!("fill of {bytes} bytes at {at:#x}: not memory")))
                 }
             }
-            Op::Launch(launch) => emulator::launch(&launch, rng.draw()),
+            Op::Launch(launch) => emulator::launch(&launch, self.device, rng.draw()),
             Op::Record(event, record) => {
                 event.reach(record);
                 Ok(())
@@ -315,6 +315,15 @@ impl Stream {
                 Ok(())
             }
         }
+    }
+
+    fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), (Code, String)> {
+        let known = [to, from].iter().all(|&at| memory::is_known(at, bytes, self.device));
+        if known && emulator::copy(to, from, bytes) {
+            return Ok(());
+        }
+        let text = format!("copy of {bytes} bytes from {from:#x} to {to:#x}: not all of it is memory");
+        Err((code::ILLEGAL_ADDRESS, text))
     }
 
     /// Wait for a word with CUDA's GEQ.
@@ -342,19 +351,11 @@ fn is_before(word: &AtomicU64, value: u64) -> bool {
 
 /// Return a word that hosts and devices share. It is looked up each time, because a word in freed memory is a fault.
 fn word(at: u64) -> Result<&'static AtomicU64, (Code, String)> {
-    if !at.is_multiple_of(8) || !memory::is_known(at, 8) {
+    if !at.is_multiple_of(8) || memory::find(at).is_none() {
         return Err((code::ILLEGAL_ADDRESS, format!("a stream's word at {at:#x}: not memory")));
     }
     // SAFETY: aligned, and in memory that is known now; unmapping it while a stream uses it breaks the driver's rules.
     Ok(unsafe { &*std::ptr::with_exposed_provenance::<AtomicU64>(at as usize) })
-}
-
-fn copy(to: u64, from: u64, bytes: usize) -> Result<(), (Code, String)> {
-    let known = memory::is_known(to, bytes) && memory::is_known(from, bytes);
-    if known && emulator::copy(to, from, bytes) {
-        return Ok(());
-    }
-    Err((code::ILLEGAL_ADDRESS, format!("copy of {bytes} bytes from {from:#x} to {to:#x}: not all of it is memory")))
 }
 
 /// Delay the stream at random, so that an unsynchronised order does not arise by itself.

@@ -1,6 +1,6 @@
 //! Streams, events, and the operations enqueued on them.
 
-use super::{Handles, driver, list, put};
+use super::{Handles, Owned, driver, list, put};
 use crate::{
     capture,
     code::{self, Code},
@@ -19,6 +19,31 @@ use std::{
 
 static STREAMS: Handles<Stream> = Handles::new();
 static EVENTS: Handles<Event> = Handles::new();
+
+impl Owned for Stream {
+    const KIND: &'static str = "stream";
+
+    fn device(&self) -> usize {
+        self.device
+    }
+}
+
+impl Owned for Event {
+    const KIND: &'static str = "event";
+
+    fn device(&self) -> usize {
+        self.device
+    }
+}
+
+/// Destroy the streams and events of a context that ends.
+pub(super) fn destroy_all(at: usize) {
+    for stream in STREAMS.all().iter().filter(|stream| stream.device == at) {
+        stream.close();
+    }
+    STREAMS.remove_if(|stream| stream.device == at);
+    EVENTS.remove_if(|event| event.device == at);
+}
 
 /// The legacy default streams, by device.
 static LEGACY: Mutex<[Option<Arc<Stream>>; DEVICES_MAX]> = Mutex::new([const { None }; DEVICES_MAX]);
@@ -48,11 +73,7 @@ pub(super) fn stream(handle: usize) -> Result<Arc<Stream>, Code> {
     match handle {
         0 | 1 => default_of(&mut LEGACY.lock().unwrap_or_else(PoisonError::into_inner), at),
         2 => OWN.with_borrow_mut(|own| default_of(own, at)),
-        handle => {
-            let stream = STREAMS.get(handle)?;
-            // The driver requires the stream's own context to be current for the enqueue.
-            if stream.device == at { Ok(stream) } else { Err(code::INVALID_CONTEXT) }
-        }
+        handle => STREAMS.get(handle),
     }
 }
 
@@ -60,9 +81,7 @@ pub(super) fn stream(handle: usize) -> Result<Arc<Stream>, Code> {
 pub(super) fn unused(taken: Taken, call: &str) -> Result<(), Code> {
     let at = context::current()?;
     if STREAMS.all().iter().any(|stream| stream.needs(taken)) {
-        eprintln!("kvtide stand-in: {call} while operations on it are pending");
-        context::lose(at, code::ILLEGAL_ADDRESS);
-        return Err(code::ILLEGAL_ADDRESS);
+        return Err(context::fault(at, &format!("{call} while operations on it are pending")));
     }
     Ok(())
 }
@@ -104,8 +123,8 @@ fn thread_name() -> String {
 }
 
 /// Refuse addresses that a GPU could copy only by accident: neither its memory nor within one registration.
-fn copyable(address: u64, bytes: usize, call: &str) -> Result<(), Code> {
-    known(address, bytes, call)?;
+fn copyable(address: u64, bytes: usize, stream: &Stream, call: &str) -> Result<(), Code> {
+    known(address, bytes, stream, call)?;
     if memory::is_copyable(address, bytes) {
         return Ok(());
     }
@@ -123,11 +142,12 @@ fn overlapping(to: &[u64], bytes: &[usize]) -> Option<usize> {
 }
 
 /// Refuse addresses that a GPU could access only by accident: neither its memory nor registered.
-fn known(address: u64, bytes: usize, call: &str) -> Result<(), Code> {
-    if memory::is_known(address, bytes) {
+fn known(address: u64, bytes: usize, stream: &Stream, call: &str) -> Result<(), Code> {
+    if memory::is_known(address, bytes, stream.device) {
         return Ok(());
     }
-    eprintln!("kvtide stand-in: {call}: {bytes} bytes at {address:#x} are not all device memory or registered");
+    let at = stream.device;
+    eprintln!("kvtide stand-in: {call}: {bytes} bytes at {address:#x} are not all memory of cuda:{at} or registered");
     Err(code::INVALID_VALUE)
 }
 
@@ -142,12 +162,11 @@ driver! {
     }
 
     fn cuStreamDestroy_v2(handle: usize) {
-        context::current()?;
         STREAMS.remove(handle)?.close();
     }
 
     fn cuStreamGetCtx(handle: usize, to: *mut usize) {
-        let at = if handle <= 2 { context::current()? } else { STREAMS.get(handle)?.device };
+        let at = if handle <= 2 { context::current()? } else { STREAMS.of_any(handle)?.device };
         put(to, context::handle_of(at))?;
     }
 
@@ -187,7 +206,8 @@ driver! {
     }
 
     fn cuStreamWaitEvent(handle: usize, event: usize, flags: c_uint) {
-        let (stream, event) = (stream(handle)?, EVENTS.get(event)?);
+        // The only call that takes an event of another context.
+        let (stream, event) = (stream(handle)?, EVENTS.of_any(event)?);
         if flags != 0 {
             return Err(code::INVALID_VALUE);
         }
@@ -207,7 +227,7 @@ driver! {
         if flags != 0 || !at.is_multiple_of(8) {
             return Err(code::INVALID_VALUE);
         }
-        known(at, 8, "cuStreamWaitValue64")?;
+        known(at, 8, &stream, "cuStreamWaitValue64")?;
         stream.enqueue(Op::WaitWord { at, value, by: thread_name() })?;
     }
 
@@ -216,7 +236,7 @@ driver! {
         if flags != 0 || !at.is_multiple_of(8) {
             return Err(code::INVALID_VALUE);
         }
-        known(at, 8, "cuStreamWriteValue64")?;
+        known(at, 8, &stream, "cuStreamWriteValue64")?;
         stream.enqueue(Op::WriteWord { at, value })?;
     }
 
@@ -229,15 +249,11 @@ driver! {
     }
 
     fn cuEventDestroy_v2(handle: usize) {
-        context::current()?;
         EVENTS.remove(handle)?;
     }
 
     fn cuEventRecord(handle: usize, on: usize) {
         let (event, stream) = (EVENTS.get(handle)?, stream(on)?);
-        if event.device != stream.device {
-            return Err(code::INVALID_HANDLE);
-        }
         let record = match capture::takes(stream.handle())? {
             true => event.capture(),
             false => event.record(),
@@ -275,14 +291,14 @@ driver! {
 
     fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, handle: usize) {
         let stream = stream(handle)?;
-        copyable(to, bytes, "cuMemcpyAsync, target")?;
-        copyable(from, bytes, "cuMemcpyAsync, source")?;
+        copyable(to, bytes, &stream, "cuMemcpyAsync, target")?;
+        copyable(from, bytes, &stream, "cuMemcpyAsync, source")?;
         stream.enqueue(Op::Copy { to, from, bytes })?;
     }
 
     fn cuMemsetD8Async(at: u64, byte: u8, bytes: usize, handle: usize) {
         let stream = stream(handle)?;
-        known(at, bytes, "cuMemsetD8Async")?;
+        known(at, bytes, &stream, "cuMemsetD8Async")?;
         stream.enqueue(Op::Fill { at, byte, bytes })?;
     }
 
@@ -311,7 +327,7 @@ driver! {
         let (to, from, bytes) = (list(to, count)?, list(from, count)?, list(bytes, count)?);
         for at in 0..count {
             let each = [(to[at], "target"), (from[at], "source")];
-            if bytes[at] == 0 || each.iter().any(|&(address, _)| copyable(address, bytes[at], "cuMemcpyBatchAsync").is_err()) {
+            if bytes[at] == 0 || each.iter().any(|&(address, _)| copyable(address, bytes[at], &stream, "cuMemcpyBatchAsync").is_err()) {
                 put(failed, at)?;
                 return Err(code::INVALID_VALUE);
             }
