@@ -13,14 +13,14 @@ constexpr uint64_t SPINS_MAX = 1u << 26;
 
 bool within(const Range& range, uint64_t low, uint64_t high) { return low >= range.low && high <= range.high; }
 
-void find_global(Block& block, const void* p, uint32_t bytes, bool write, const void* pc) {
+const Range* find_global(Block& block, const void* p, uint32_t bytes, bool write, const void* pc) {
     uint64_t low = reinterpret_cast<uint64_t>(p), high = low + bytes;
     uint64_t params = reinterpret_cast<uint64_t>(block.launch->params);
-    if (within({params, params + block.launch->kernel->params_bytes}, low, high) || within(block.library, low, high)) {
+    if (within({params, params + block.launch->kernel->params_bytes, false}, low, high) || within(block.library, low, high)) {
         if (write) {
             fail(block, FAULT_ADDRESS, pc, "writes %u bytes at %p, which are parameters or constants", bytes, p);
         }
-        return;
+        return nullptr;
     }
     Range range;
     if (!block.launch->find(block.launch->device, low, &range)) {
@@ -31,7 +31,9 @@ void find_global(Block& block, const void* p, uint32_t bytes, bool write, const 
         fail(block, FAULT_ADDRESS, pc, "%s %u bytes at %p, which end %lu bytes beyond the allocation", write ? "writes" : "reads", bytes,
              p, static_cast<unsigned long>(high - range.high));
     }
-    block.found[block.found_next++ % 4] = range;
+    Range& kept = block.found[block.found_next++ % 4];
+    kept = range;
+    return &kept;
 }
 
 void tick(Block& block, uint32_t cost) {
@@ -64,7 +66,9 @@ inline __attribute__((always_inline)) void access(void* p, uint32_t bytes, uint3
             shared_read(block, p, bytes, pc);
         }
     } else {
-        check_global(block, p, bytes, WRITE, pc);
+        if (check_global(block, p, bytes, WRITE, pc) != nullptr) {
+            touch(block, p, bytes, WRITE);
+        }
     }
     tick(block, 1);
 }
@@ -122,14 +126,18 @@ void check_word(Block& block, const void* p, uint32_t bytes, bool write, const v
     }
     if (in_shared(block, p)) {
         shared_atomic(block, p, bytes, pc);
-    } else {
-        check_global(block, p, bytes, write, pc);
+        return;
+    }
+    const Range* range = check_global(block, p, bytes, write, pc);
+    if (write && range != nullptr && range->host && !block.published) {
+        block.published = true;
+        block.launch->publish(block.launch->context);
     }
 }
 
 }  // namespace
 
-void check_global(Block& block, const void* p, uint32_t bytes, bool write, const void* pc) {
+const Range* check_global(Block& block, const void* p, uint32_t bytes, bool write, const void* pc) {
     uint64_t generation = __atomic_load_n(block.launch->generation, __ATOMIC_ACQUIRE);
     if (generation != block.generation) {
         memset(block.found, 0, sizeof(block.found));
@@ -138,10 +146,10 @@ void check_global(Block& block, const void* p, uint32_t bytes, bool write, const
     uint64_t low = reinterpret_cast<uint64_t>(p);
     for (const Range& range : block.found) {
         if (within(range, low, low + bytes)) {
-            return;
+            return &range;
         }
     }
-    find_global(block, p, bytes, write, pc);
+    return find_global(block, p, bytes, write, pc);
 }
 
 }  // namespace emu
@@ -211,6 +219,7 @@ uint64_t kvt_emu_atomic(KvtAtomic what, void* p, uint32_t bytes, uint64_t value,
 uint64_t kvt_emu_load(const void* p, uint32_t bytes) {
     Block& block = *the_block;
     check_word(block, p, bytes, false, __builtin_return_address(0));
+    block.outcome->read_words = true;
     block.spins += 1;
     if (block.spins % 1024 == 0) {
         sched_yield();

@@ -7,7 +7,7 @@
 //
 // Files: fiber.cpp stacks and switching; block.cpp a block's life and its deadlocks; sync.cpp barriers and warps; matrix.cpp
 // ldmatrix and mma; copy.cpp cp.async; access.cpp entry points of instrumented code, and atomics; shadow.cpp shared memory;
-// fault.cpp faults, signals and undefined behaviour; launch.cpp the registry and the driver's entry. No file depends on the
+// touched.cpp the memory that a launch touches; fault.cpp faults, signals and undefined behaviour; launch.cpp the registry and the driver's entry. No file depends on the
 // driver's API.
 #pragma once
 
@@ -111,6 +111,20 @@ struct Static {
 
 struct Range {
     uint64_t low, high;
+    bool host;
+};
+
+constexpr uint32_t GRANULE = 64;
+
+struct Granule {
+    uint64_t at;             // address / GRANULE
+    uint64_t read, written;  // a bit for each byte
+};
+
+struct Touched {
+    Granule* all;
+    uint32_t count, room;
+    uint32_t* slots;  // hash table: index in `all` plus one, or 0
 };
 
 // Request of the driver, and functions that it provides.
@@ -123,6 +137,9 @@ struct Launch {
     // Finds the device's allocation or the registered host range that contains an address; false if there is none.
     bool (*find)(uint32_t device, uint64_t address, Range* range);
     uint32_t device;
+    // Called before a word of host memory is written atomically: a host may read it.
+    void (*publish)(const void* context);
+    const void* context;
     // Changes when ranges are removed: earlier results are invalid then.
     const uint64_t* generation;
 };
@@ -130,6 +147,7 @@ struct Launch {
 struct Outcome {
     Fault fault;
     const void* pc;  // of the faulting load or store, if known
+    bool read_words;  // a word was read that hosts or streams may write
     char text[480];
 };
 
@@ -167,6 +185,8 @@ struct Block {
     uint32_t found_next;
     uint64_t generation;
     Range library;
+    Touched touched;  // by the launch
+    bool published;
 
     Outcome* outcome;
     char* stacks;
@@ -229,7 +249,12 @@ inline bool in_shared(const Block& block, const void* p) {
 void make_arena(Block& block);
 void free_arena(Block& block);
 // access.cpp
-void check_global(Block& block, const void* p, uint32_t bytes, bool write, const void* pc);
+// Returns the range of device or host memory; null for parameters and constants.
+const Range* check_global(Block& block, const void* p, uint32_t bytes, bool write, const void* pc);
+// touched.cpp
+void touch(Block& block, const void* p, uint32_t bytes, bool write);
+void touched_reset(Block& block);
+void free_touched(Block& block);
 // copy.cpp
 void free_queues(Block& block);
 // fault.cpp
@@ -247,6 +272,8 @@ const KvtKernel* kvt_emu_find(const char* name);
 uint32_t kvt_emu_launch(const emu::Launch* launch, emu::Outcome* outcome);
 bool kvt_emu_copy(void* to, const void* from, size_t bytes);
 bool kvt_emu_fill(void* to, int byte, size_t bytes);
+// Returns what the last launch of this thread touched.
+const emu::Granule* kvt_emu_touched(uint32_t* count);
 // Frees memory kept by this thread's launches.
 void kvt_emu_release();
 }

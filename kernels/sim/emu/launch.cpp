@@ -23,7 +23,7 @@ Block* make_block() {
     make_stacks(*block);
     make_arena(*block);
     catch_signals(*block);
-    block->library = {reinterpret_cast<uint64_t>(&__ehdr_start), reinterpret_cast<uint64_t>(&_end)};
+    block->library = {reinterpret_cast<uint64_t>(&__ehdr_start), reinterpret_cast<uint64_t>(&_end), false};
     return block;
 }
 
@@ -101,6 +101,7 @@ uint32_t kvt_emu_launch(const Launch* launch, Outcome* outcome) {
     Block& block = *kept;
     outcome->fault = FAULT_NONE;
     outcome->pc = nullptr;
+    outcome->read_words = false;
     outcome->text[0] = 0;
     block.outcome = outcome;
     block.launch = launch;
@@ -115,6 +116,8 @@ uint32_t kvt_emu_launch(const Launch* launch, Outcome* outcome) {
     block.dynamic_bytes = launch->shared_bytes;
     memset(block.found, 0, sizeof(block.found));
     block.generation = __atomic_load_n(launch->generation, __ATOMIC_ACQUIRE);
+    block.published = false;
+    touched_reset(block);
     the_block = &block;
     uint64_t blocks = static_cast<uint64_t>(launch->grid[0]) * launch->grid[1] * launch->grid[2];
     Order order(block, blocks);
@@ -129,6 +132,11 @@ uint32_t kvt_emu_launch(const Launch* launch, Outcome* outcome) {
     return outcome->fault;
 }
 
+const Granule* kvt_emu_touched(uint32_t* count) {
+    *count = kept->touched.count;
+    return kept->touched.all;
+}
+
 void kvt_emu_release() {
     if (kept == nullptr) {
         return;
@@ -136,6 +144,7 @@ void kvt_emu_release() {
     free_stacks(*kept);
     free_arena(*kept);
     free_queues(*kept);
+    free_touched(*kept);
     release_signals(*kept);
     free(kept);
     kept = nullptr;

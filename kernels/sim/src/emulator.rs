@@ -2,7 +2,9 @@
 
 use crate::{
     code::{self, Code},
-    memory, stream,
+    memory::{self, Kind},
+    order::{self, Clock, Touched},
+    stream,
 };
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -21,7 +23,19 @@ struct KvtKernel {
 struct EmuRange {
     low: u64,
     high: u64,
+    host: bool,
 }
+
+/// Bytes that a launch touched.
+#[repr(C)]
+struct EmuGranule {
+    at: u64,
+    read: u64,
+    written: u64,
+}
+
+/// Size of a granule, in bytes.
+const GRANULE: u64 = 64;
 
 #[repr(C)]
 struct EmuLaunch {
@@ -34,6 +48,9 @@ struct EmuLaunch {
     // SAFETY: a type; `find_range` may be called only from a launch.
     find: unsafe extern "C" fn(u32, u64, *mut EmuRange) -> bool,
     device: u32,
+    // SAFETY: a type; `publish` may be called only from a launch, with its context.
+    publish: unsafe extern "C" fn(*const Clock),
+    context: *const Clock,
     generation: *const u64,
 }
 
@@ -41,6 +58,7 @@ struct EmuLaunch {
 struct EmuOutcome {
     fault: u32,
     pc: *const c_void,
+    read_words: bool,
     text: [c_char; 480],
 }
 
@@ -56,6 +74,7 @@ unsafe extern "C" {
     fn kvt_emu_launch(launch: *const EmuLaunch, outcome: *mut EmuOutcome) -> u32;
     fn kvt_emu_copy(to: *mut c_void, from: *const c_void, bytes: usize) -> bool;
     fn kvt_emu_fill(to: *mut c_void, byte: c_int, bytes: usize) -> bool;
+    fn kvt_emu_touched(count: *mut u32) -> *const EmuGranule;
     fn kvt_emu_release();
 }
 
@@ -99,16 +118,36 @@ unsafe extern "C" fn find_range(device: u32, address: u64, range: *mut EmuRange)
     match memory::find(address).filter(|found| found.is_for(device as usize)) {
         Some(found) => {
             // SAFETY: writable memory of the emulator.
-            unsafe { *range = EmuRange { low: found.base, high: found.base + found.bytes as u64 } };
+            unsafe {
+                *range = EmuRange {
+                    low: found.base,
+                    high: found.base + found.bytes as u64,
+                    host: found.kind == Kind::Registered,
+                }
+            };
             true
         }
         None => false,
     }
 }
 
-/// Run a launch to its end on this thread.
+/// Note that a kernel writes a word of host memory, which a host may read.
+///
+/// # Safety
+/// The clock is that of the launch.
+unsafe extern "C" fn publish(clock: *const Clock) {
+    // SAFETY: guaranteed by the caller.
+    order::see(unsafe { &*clock });
+}
+
+/// Run a launch to its end on this thread; return the memory that it touched other than by atomics.
 #[cfg(emulator)]
-pub(crate) fn launch(launch: &stream::Launch, device: usize, seed: u64) -> Result<(), (Code, String)> {
+pub(crate) fn launch(
+    launch: &stream::Launch,
+    device: usize,
+    clock: &mut Clock,
+    seed: u64,
+) -> Result<Vec<Touched>, (Code, String)> {
     let asked = EmuLaunch {
         kernel: launch.kernel.raw,
         grid: launch.grid,
@@ -118,13 +157,19 @@ pub(crate) fn launch(launch: &stream::Launch, device: usize, seed: u64) -> Resul
         seed,
         find: find_range,
         device: device as u32,
+        publish,
+        context: clock,
         generation: memory::GENERATION.as_ptr(),
     };
-    let mut outcome = EmuOutcome { fault: 0, pc: std::ptr::null(), text: [0; 480] };
+    let mut outcome = EmuOutcome { fault: 0, pc: std::ptr::null(), read_words: false, text: [0; 480] };
     // SAFETY: both structs are the emulator's, laid out as in emu.h; the parameters are as long as the kernel's.
     let fault = unsafe { kvt_emu_launch(&asked, &mut outcome) };
     if fault == 0 {
-        return Ok(());
+        if outcome.read_words {
+            // As after a stream's wait for a word.
+            clock.join(&order::ended());
+        }
+        return Ok(touched());
     }
     // SAFETY: the emulator terminates its text with a zero byte within the buffer.
     let mut text = unsafe { CStr::from_ptr(outcome.text.as_ptr()) }.to_string_lossy().into_owned();
@@ -137,6 +182,36 @@ pub(crate) fn launch(launch: &stream::Launch, device: usize, seed: u64) -> Resul
         _ => code::LAUNCH_FAILED,
     };
     Err((code, text))
+}
+
+/// Return the memory that this thread's last launch touched.
+#[cfg(emulator)]
+fn touched() -> Vec<Touched> {
+    let mut count = 0;
+    // SAFETY: a launch ran on this thread; its granules stay until the next one.
+    let granules = unsafe {
+        let all = kvt_emu_touched(&mut count);
+        if count == 0 { &[] } else { std::slice::from_raw_parts(all, count as usize) }
+    };
+    let mut order: Vec<&EmuGranule> = granules.iter().collect();
+    order.sort_by_key(|granule| granule.at);
+    let mut touched: Vec<Touched> = vec![];
+    for write in [false, true] {
+        for granule in &order {
+            let mut bits = if write { granule.written } else { granule.read };
+            while bits != 0 {
+                let first = bits.trailing_zeros();
+                let length = (bits >> first).trailing_ones();
+                let low = granule.at * GRANULE + u64::from(first);
+                match touched.last_mut() {
+                    Some(last) if last.1 == low && last.2 == write => last.1 += u64::from(length),
+                    _ => touched.push((low, low + u64::from(length), write)),
+                }
+                bits = if first + length == 64 { 0 } else { bits >> (first + length) << (first + length) };
+            }
+        }
+    }
+    touched
 }
 
 /// Return file and line of an instruction of this library, if `addr2line` is installed.
@@ -161,7 +236,12 @@ fn place_of(pc: *const c_void) -> Option<String> {
 
 /// Fail: no kernel can be found, so none is launched.
 #[cfg(not(emulator))]
-pub(crate) fn launch(_launch: &stream::Launch, _device: usize, _seed: u64) -> Result<(), (Code, String)> {
+pub(crate) fn launch(
+    _launch: &stream::Launch,
+    _device: usize,
+    _clock: &mut Clock,
+    _seed: u64,
+) -> Result<Vec<Touched>, (Code, String)> {
     Err((code::LAUNCH_FAILED, "built without a compiler for kernels".to_owned()))
 }
 

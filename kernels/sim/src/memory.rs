@@ -6,7 +6,7 @@
 
 use crate::{
     code::{self, Code},
-    context, settings,
+    context, order, settings,
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -233,6 +233,7 @@ pub(crate) fn free(address: u64, at: usize) -> Code {
         Some(Kind::Allocated { device, .. }) if device != at => code::INVALID_CONTEXT,
         Some(Kind::Allocated { device, mapped_bytes }) => {
             ranges.by_base.remove(&address);
+            order::forget(address, mapped_bytes);
             GENERATION.fetch_add(1, Ordering::Release);
             clear(address, mapped_bytes);
             give_back(device, mapped_bytes);
@@ -356,6 +357,7 @@ pub(crate) fn unmap(address: u64, bytes: usize) -> Code {
             return code::INVALID_VALUE;
         }
         ranges.by_base.remove(&address);
+        order::forget(address, bytes);
         GENERATION.fetch_add(1, Ordering::Release);
         clear(address, bytes);
         let handle = MAPPED.write().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&address);
@@ -399,10 +401,11 @@ fn is_mapped(address: u64, bytes: usize) -> bool {
 /// `cuMemHostUnregister`.
 pub(crate) fn unregister(address: u64) -> Code {
     write(|ranges| {
-        if ranges.by_base.get(&address).is_none_or(|range| range.kind != Kind::Registered) {
+        let Some(range) = ranges.by_base.get(&address).copied().filter(|range| range.kind == Kind::Registered) else {
             return code::NOT_REGISTERED;
-        }
+        };
         ranges.by_base.remove(&address);
+        order::forget(address, range.bytes);
         GENERATION.fetch_add(1, Ordering::Release);
         code::SUCCESS
     })

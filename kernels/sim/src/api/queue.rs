@@ -6,7 +6,7 @@ use crate::{
     code::{self, Code},
     context,
     event::Event,
-    memory,
+    memory, order,
     settings::{self, DEVICES_MAX},
     stream::{DEVICE, Op, Stream, Taken},
 };
@@ -92,7 +92,7 @@ pub(super) fn drain(at: usize, call: &str) -> Result<(), Code> {
     let _device = strict.then(|| DEVICE.write().unwrap_or_else(PoisonError::into_inner));
     let deadline = Instant::now() + DRAIN_MAX;
     for stream in STREAMS.all().iter().filter(|stream| stream.device == at) {
-        while !stream.is_idle() {
+        while !stream.saw_idle() {
             let gate = stream.gate();
             if gate.is_some() && strict || Instant::now() > deadline {
                 let waiting = match gate {
@@ -173,7 +173,7 @@ driver! {
     fn cuStreamQuery(handle: usize) {
         let stream = stream(handle)?;
         capture::conflict(stream.handle())?;
-        let idle = stream.is_idle();
+        let idle = stream.saw_idle();
         // A fault of its work is reported now at the latest.
         context::current()?;
         if !idle {
@@ -215,9 +215,8 @@ driver! {
         if event.is_captured() {
             return Err(code::CAPTURE_ISOLATION);
         }
-        let last = event.last();
-        if last > 0 {
-            stream.enqueue(Op::Wait(event, last))?;
+        if let Some(record) = event.last() {
+            stream.enqueue(Op::Wait(record))?;
         }
     }
 
@@ -254,11 +253,11 @@ driver! {
 
     fn cuEventRecord(handle: usize, on: usize) {
         let (event, stream) = (EVENTS.get(handle)?, stream(on)?);
-        let record = match capture::takes(stream.handle())? {
-            true => event.capture(),
-            false => event.record(),
-        };
-        stream.enqueue(Op::Record(event, record))?;
+        if capture::takes(stream.handle())? {
+            event.capture();
+        } else {
+            stream.enqueue(Op::Record(event.record()))?;
+        }
     }
 
     fn cuEventQuery(handle: usize) {
@@ -266,14 +265,17 @@ driver! {
         if event.is_captured() {
             return Err(code::CAPTURED_EVENT);
         }
-        let done = event.is_done();
+        let last = event.last();
+        let reached = last.as_ref().map(|record| record.reached());
         // A fault of earlier work is reported now at the latest.
         match context::lost(event.device) {
             0 => {}
             lost => return Err(lost),
         }
-        if !done {
-            return Err(code::NOT_READY);
+        match reached {
+            Some(None) => return Err(code::NOT_READY),
+            Some(Some(reached)) => order::see(&reached.clock),
+            None => {}
         }
     }
 
@@ -282,11 +284,9 @@ driver! {
         if !from.timed || !to.timed {
             return Err(code::INVALID_HANDLE);
         }
-        if !from.is_done() || !to.is_done() {
-            return Err(code::NOT_READY);
-        }
-        let (Some(began), Some(ended)) = (from.when(), to.when()) else { return Err(code::INVALID_HANDLE) };
-        put(milliseconds, ended.saturating_duration_since(began).as_secs_f32() * 1e3)?;
+        let (Some(from), Some(to)) = (from.last(), to.last()) else { return Err(code::INVALID_HANDLE) };
+        let (Some(began), Some(ended)) = (from.reached(), to.reached()) else { return Err(code::NOT_READY) };
+        put(milliseconds, ended.when.saturating_duration_since(began.when).as_secs_f32() * 1e3)?;
     }
 
     fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, handle: usize) {

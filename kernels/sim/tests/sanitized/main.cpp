@@ -25,11 +25,14 @@ uint64_t generation = 1;
 bool find(uint32_t, uint64_t address, emu::Range* range) {
     range->low = reinterpret_cast<uint64_t>(memory);
     range->high = range->low + BYTES;
+    range->host = true;
     return address >= range->low && address < range->high;
 }
 
+void publish(const void*) {}
+
 emu::Fault launch(const char* name, uint32_t grid, uint32_t block, uint32_t shared, const void* params, uint64_t seed) {
-    emu::Launch asked = {kvt_emu_find(name), {grid, 1, 1}, {block, 1, 1}, shared, params, seed, find, 0, &generation};
+    emu::Launch asked = {kvt_emu_find(name), {grid, 1, 1}, {block, 1, 1}, shared, params, seed, find, 0, publish, nullptr, &generation};
     emu::Outcome outcome;
     kvt_emu_launch(&asked, &outcome);
     if (outcome.fault != emu::FAULT_NONE) {
