@@ -114,17 +114,22 @@ struct Range {
     bool host;
 };
 
-constexpr uint32_t GRANULE = 64;
+constexpr uint32_t PAGE_BYTES = 4096;
 
-struct Granule {
-    uint64_t at;             // address / GRANULE
-    uint64_t read, written;  // a bit for each byte
+// Accesses of a launch to a page of memory: a bit for each byte.
+struct Page {
+    uint64_t at;  // address / PAGE_BYTES
+    uint64_t read[PAGE_BYTES / 64];
+    uint64_t written[PAGE_BYTES / 64];
 };
 
+constexpr uint32_t RECENT = 256;
+
 struct Touched {
-    Granule* all;
+    Page** all;
     uint32_t count, room;
-    uint32_t* slots;  // hash table: index in `all` plus one, or 0
+    uint32_t* slots;       // hash table: index in `all` plus one, or 0
+    Page* recent[RECENT];  // some of them, by their number modulo RECENT
 };
 
 // Request of the driver, and functions that it provides.
@@ -252,7 +257,22 @@ void free_arena(Block& block);
 // Returns the range of device or host memory; null for parameters and constants.
 const Range* check_global(Block& block, const void* p, uint32_t bytes, bool write, const void* pc);
 // touched.cpp
-void touch(Block& block, const void* p, uint32_t bytes, bool write);
+Page& find_page(Touched& touched, uint64_t at);
+inline Page& page_of(Touched& touched, uint64_t at) {
+    Page* recent = touched.recent[at % RECENT];
+    return recent != nullptr && recent->at == at ? *recent : find_page(touched, at);
+}
+inline void touch(Block& block, const void* p, uint32_t bytes, bool write) {
+    uint64_t low = reinterpret_cast<uint64_t>(p);
+    while (bytes > 0) {
+        uint32_t first = low % 64, here = bytes < 64 - first ? bytes : 64 - first;
+        uint64_t mask = (~0ull >> (64 - here)) << first;
+        Page& page = page_of(block.touched, low / PAGE_BYTES);
+        (write ? page.written : page.read)[low % PAGE_BYTES / 64] |= mask;
+        low += here;
+        bytes -= here;
+    }
+}
 void touched_reset(Block& block);
 void free_touched(Block& block);
 // copy.cpp
@@ -273,7 +293,7 @@ uint32_t kvt_emu_launch(const emu::Launch* launch, emu::Outcome* outcome);
 bool kvt_emu_copy(void* to, const void* from, size_t bytes);
 bool kvt_emu_fill(void* to, int byte, size_t bytes);
 // Returns what the last launch of this thread touched.
-const emu::Granule* kvt_emu_touched(uint32_t* count);
+const emu::Page* const* kvt_emu_touched(uint32_t* count);
 // Frees memory kept by this thread's launches.
 void kvt_emu_release();
 }

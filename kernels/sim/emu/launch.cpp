@@ -132,7 +132,7 @@ uint32_t kvt_emu_launch(const Launch* launch, Outcome* outcome) {
     return outcome->fault;
 }
 
-const Granule* kvt_emu_touched(uint32_t* count) {
+const Page* const* kvt_emu_touched(uint32_t* count) {
     *count = kept->touched.count;
     return kept->touched.all;
 }

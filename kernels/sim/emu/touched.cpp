@@ -1,4 +1,4 @@
-// The bytes of memory that a launch reads and writes, other than by atomics, in granules of 64 bytes.
+// The bytes of memory that a launch reads and writes, other than by atomics, page by page.
 #include "emu.h"
 
 #include <stdio.h>
@@ -8,68 +8,74 @@
 namespace emu {
 namespace {
 
-constexpr uint32_t ROOM_MIN = 1024;
+constexpr uint32_t ROOM_MIN = 256;
 
-// Slots are twice as many as granules, and neighbours in memory are neighbours there.
+// There are twice as many slots as pages.
 uint32_t* slot_of(Touched& touched, uint64_t at) {
     uint32_t mask = 2 * touched.room - 1;
-    for (uint32_t i = static_cast<uint32_t>(at) & mask;; i = (i + 1) & mask) {
+    for (uint32_t i = static_cast<uint32_t>(at * 0x9e3779b97f4a7c15ull >> 32) & mask;; i = (i + 1) & mask) {
         uint32_t* slot = &touched.slots[i];
-        if (*slot == 0 || touched.all[*slot - 1].at == at) {
+        if (*slot == 0 || touched.all[*slot - 1]->at == at) {
             return slot;
         }
     }
 }
 
-void grow(Touched& touched) {
-    touched.room = touched.room == 0 ? ROOM_MIN : 2 * touched.room;
-    touched.all = static_cast<Granule*>(realloc(touched.all, touched.room * sizeof(Granule)));
-    free(touched.slots);
-    touched.slots = static_cast<uint32_t*>(calloc(2 * static_cast<size_t>(touched.room), sizeof(uint32_t)));
-    if (touched.all == nullptr || touched.slots == nullptr) {
+void* checked(void* memory) {
+    if (memory == nullptr) {
         perror("kvt_emu: the bytes that a launch touches");
         abort();
     }
+    return memory;
+}
+
+void grow(Touched& touched) {
+    uint32_t before = touched.room;
+    touched.room = before == 0 ? ROOM_MIN : 2 * before;
+    touched.all = static_cast<Page**>(checked(realloc(touched.all, touched.room * sizeof(Page*))));
+    memset(touched.all + before, 0, (touched.room - before) * sizeof(Page*));
+    free(touched.slots);
+    touched.slots = static_cast<uint32_t*>(checked(calloc(2 * static_cast<size_t>(touched.room), sizeof(uint32_t))));
     for (uint32_t i = 0; i < touched.count; ++i) {
-        *slot_of(touched, touched.all[i].at) = i + 1;
+        *slot_of(touched, touched.all[i]->at) = i + 1;
     }
 }
 
-Granule& granule(Touched& touched, uint64_t at) {
+}  // namespace
+
+Page& find_page(Touched& touched, uint64_t at) {
     if (touched.count == touched.room) {
         grow(touched);
     }
     uint32_t* slot = slot_of(touched, at);
     if (*slot == 0) {
-        touched.all[touched.count] = {at, 0, 0};
+        Page*& page = touched.all[touched.count];
+        if (page == nullptr) {
+            page = static_cast<Page*>(checked(malloc(sizeof(Page))));
+        }
+        memset(page, 0, sizeof(Page));
+        page->at = at;
         *slot = ++touched.count;
     }
-    return touched.all[*slot - 1];
+    Page* page = touched.all[*slot - 1];
+    touched.recent[at % RECENT] = page;
+    return *page;
 }
 
-}  // namespace
-
-void touch(Block& block, const void* p, uint32_t bytes, bool write) {
-    uint64_t low = reinterpret_cast<uint64_t>(p);
-    while (bytes > 0) {
-        uint32_t first = low % GRANULE, here = bytes < GRANULE - first ? bytes : GRANULE - first;
-        uint64_t mask = (~0ull >> (GRANULE - here)) << first;
-        Granule& at = granule(block.touched, low / GRANULE);
-        (write ? at.written : at.read) |= mask;
-        low += here;
-        bytes -= here;
-    }
-}
-
+// Keeps the pages for the next launch.
 void touched_reset(Block& block) {
     Touched& touched = block.touched;
+    memset(touched.recent, 0, sizeof(touched.recent));
     // Last in, first out: a search passes only slots that were taken before its own.
     for (; touched.count > 0; --touched.count) {
-        *slot_of(touched, touched.all[touched.count - 1].at) = 0;
+        *slot_of(touched, touched.all[touched.count - 1]->at) = 0;
     }
 }
 
 void free_touched(Block& block) {
+    for (uint32_t i = 0; i < block.touched.room; ++i) {
+        free(block.touched.all[i]);
+    }
     free(block.touched.all);
     free(block.touched.slots);
 }

@@ -26,16 +26,16 @@ struct EmuRange {
     host: bool,
 }
 
-/// Bytes that a launch touched.
-#[repr(C)]
-struct EmuGranule {
-    at: u64,
-    read: u64,
-    written: u64,
-}
+/// Size of a page, in bytes.
+const PAGE: u64 = 4096;
 
-/// Size of a granule, in bytes.
-const GRANULE: u64 = 64;
+/// Accesses of a launch to a page: a bit for each byte.
+#[repr(C)]
+struct EmuPage {
+    at: u64,
+    read: [u64; PAGE as usize / 64],
+    written: [u64; PAGE as usize / 64],
+}
 
 #[repr(C)]
 struct EmuLaunch {
@@ -74,7 +74,7 @@ unsafe extern "C" {
     fn kvt_emu_launch(launch: *const EmuLaunch, outcome: *mut EmuOutcome) -> u32;
     fn kvt_emu_copy(to: *mut c_void, from: *const c_void, bytes: usize) -> bool;
     fn kvt_emu_fill(to: *mut c_void, byte: c_int, bytes: usize) -> bool;
-    fn kvt_emu_touched(count: *mut u32) -> *const EmuGranule;
+    fn kvt_emu_touched(count: *mut u32) -> *const *const EmuPage;
     fn kvt_emu_release();
 }
 
@@ -188,30 +188,38 @@ pub(crate) fn launch(
 #[cfg(emulator)]
 fn touched() -> Vec<Touched> {
     let mut count = 0;
-    // SAFETY: a launch ran on this thread; its granules stay until the next one.
-    let granules = unsafe {
+    // SAFETY: a launch ran on this thread; its pages stay until the next one.
+    let mut pages: Vec<&EmuPage> = unsafe {
         let all = kvt_emu_touched(&mut count);
-        if count == 0 { &[] } else { std::slice::from_raw_parts(all, count as usize) }
+        (0..count as usize).map(|at| &**all.add(at)).collect()
     };
-    let mut order: Vec<&EmuGranule> = granules.iter().collect();
-    order.sort_by_key(|granule| granule.at);
+    pages.sort_unstable_by_key(|page| page.at);
     let mut touched: Vec<Touched> = vec![];
     for write in [false, true] {
-        for granule in &order {
-            let mut bits = if write { granule.written } else { granule.read };
-            while bits != 0 {
-                let first = bits.trailing_zeros();
-                let length = (bits >> first).trailing_ones();
-                let low = granule.at * GRANULE + u64::from(first);
-                match touched.last_mut() {
-                    Some(last) if last.1 == low && last.2 == write => last.1 += u64::from(length),
-                    _ => touched.push((low, low + u64::from(length), write)),
-                }
-                bits = if first + length == 64 { 0 } else { bits >> (first + length) << (first + length) };
+        for page in &pages {
+            for (at, &bits) in if write { &page.written } else { &page.read }.iter().enumerate() {
+                runs(bits, |first, end| {
+                    let (low, high) = (page.at * PAGE + at as u64 * 64 + first, page.at * PAGE + at as u64 * 64 + end);
+                    match touched.last_mut() {
+                        Some(last) if last.1 == low && last.2 == write => last.1 = high,
+                        _ => touched.push((low, high, write)),
+                    }
+                });
             }
         }
     }
     touched
+}
+
+/// Call a function with the first bit of each run of ones, and the one after its last.
+#[cfg(emulator)]
+fn runs(mut bits: u64, mut each: impl FnMut(u64, u64)) {
+    while bits != 0 {
+        let first = bits.trailing_zeros();
+        let end = first + (bits >> first).trailing_ones();
+        each(first.into(), end.into());
+        bits = if end == 64 { 0 } else { bits >> end << end };
+    }
 }
 
 /// Return file and line of an instruction of this library, if `addr2line` is installed.

@@ -132,13 +132,23 @@ fn copyable(address: u64, bytes: usize, stream: &Stream, call: &str) -> Result<(
     Err(code::INVALID_VALUE)
 }
 
-/// Refuse copies of a batch that write the same bytes: they have no order. Return the index of one of them.
-fn overlapping(to: &[u64], bytes: &[usize]) -> Option<usize> {
+/// Refuse copies of a batch that write what another one reads or writes: they have no order. Return the index of one of them.
+fn overlapping(to: &[u64], from: &[u64], bytes: &[usize], call: &str) -> Option<usize> {
     let mut order: Vec<usize> = (0..to.len()).collect();
     order.sort_unstable_by_key(|&at| to[at]);
-    let found = order.windows(2).find(|pair| to[pair[0]] + bytes[pair[0]] as u64 > to[pair[1]])?;
-    eprintln!("kvtide stand-in: cuMemcpyBatchAsync: copies {} and {} write the same bytes", found[0], found[1]);
-    Some(found[1])
+    let end = |at: usize| to[at] + bytes[at] as u64;
+    if let Some(pair) = order.windows(2).find(|pair| end(pair[0]) > to[pair[1]]) {
+        eprintln!("kvtide stand-in: {call}: copies {} and {} write the same bytes", pair[0], pair[1]);
+        return Some(pair[1]);
+    }
+    // Targets are disjoint, so the last one that begins before a source's end is the one that may overlap it.
+    let writer = |read: usize| {
+        let before = order.partition_point(|&write| to[write] < from[read] + bytes[read] as u64);
+        order[..before].last().copied().filter(|&write| end(write) > from[read])
+    };
+    let (read, write) = (0..to.len()).find_map(|read| writer(read).map(|write| (read, write)))?;
+    eprintln!("kvtide stand-in: {call}: copy {read} reads what copy {write} writes");
+    Some(read)
 }
 
 /// Refuse addresses that a GPU could access only by accident: neither its memory nor registered.
@@ -293,6 +303,9 @@ driver! {
         let stream = stream(handle)?;
         copyable(to, bytes, &stream, "cuMemcpyAsync, target")?;
         copyable(from, bytes, &stream, "cuMemcpyAsync, source")?;
+        if overlapping(&[to], &[from], &[bytes], "cuMemcpyAsync").is_some() {
+            return Err(code::INVALID_VALUE);
+        }
         stream.enqueue(Op::Copy { to, from, bytes })?;
     }
 
@@ -332,7 +345,7 @@ driver! {
                 return Err(code::INVALID_VALUE);
             }
         }
-        if let Some(at) = overlapping(to, bytes) {
+        if let Some(at) = overlapping(to, from, bytes, "cuMemcpyBatchAsync") {
             put(failed, at)?;
             return Err(code::INVALID_VALUE);
         }

@@ -154,6 +154,11 @@ impl Cuda {
         call!(self, cuStreamWaitValue64_v2(stream, at, value, 0) as fn(usize, u64, u64, c_uint))
     }
 
+    /// Make a stream write a word.
+    pub fn write_word(&self, stream: Stream, at: u64, value: u64) -> u32 {
+        call!(self, cuStreamWriteValue64_v2(stream, at, value, 0) as fn(usize, u64, u64, c_uint))
+    }
+
     /// Register host memory with the device.
     pub fn register<T>(&self, memory: &mut [T]) -> u64 {
         let bytes = size_of_val(memory);
