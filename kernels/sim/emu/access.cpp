@@ -67,7 +67,7 @@ inline __attribute__((always_inline)) void access(void* p, uint32_t bytes, uint3
         }
     } else {
         if (check_global(block, p, bytes, WRITE, pc) != nullptr) {
-            touch(block, p, bytes, WRITE);
+            touch(block, p, bytes, WRITE, pc);
         }
     }
     tick(block, 1);
@@ -120,7 +120,7 @@ T change(KvtAtomic what, T* p, T value, T compare) {
     }
 }
 
-void check_word(Block& block, const void* p, uint32_t bytes, bool write, const void* pc) {
+void check_word(Block& block, const void* p, uint32_t bytes, bool read, bool write, const void* pc) {
     if (reinterpret_cast<uint64_t>(p) % bytes != 0) {
         fail(block, FAULT_MISALIGNED, pc, "a word of %u bytes at %p", bytes, p);
     }
@@ -129,9 +129,12 @@ void check_word(Block& block, const void* p, uint32_t bytes, bool write, const v
         return;
     }
     const Range* range = check_global(block, p, bytes, write, pc);
-    if (write && range != nullptr && range->host && !block.published) {
-        block.published = true;
-        block.launch->publish(block.launch->context);
+    if (range != nullptr) {
+        synchronise(block, p, read, write);
+        if (write && range->host && !block.grid_state->published) {
+            block.grid_state->published = true;
+            block.launch->publish(block.launch->context);
+        }
     }
 }
 
@@ -208,7 +211,7 @@ void* kvt_emu_memset(void* to, int byte, size_t bytes) {
 
 uint64_t kvt_emu_atomic(KvtAtomic what, void* p, uint32_t bytes, uint64_t value, uint64_t compare) {
     Block& block = *the_block;
-    check_word(block, p, bytes, true, __builtin_return_address(0));
+    check_word(block, p, bytes, true, true, __builtin_return_address(0));
     uint64_t old = bytes == 4 ? change<uint32_t>(what, static_cast<uint32_t*>(p), static_cast<uint32_t>(value),
                                                  static_cast<uint32_t>(compare))
                               : change<uint64_t>(what, static_cast<uint64_t*>(p), value, compare);
@@ -216,9 +219,12 @@ uint64_t kvt_emu_atomic(KvtAtomic what, void* p, uint32_t bytes, uint64_t value,
     return old;
 }
 
-uint64_t kvt_emu_load(const void* p, uint32_t bytes) {
+uint64_t kvt_emu_load(const void* p, uint32_t bytes, int acquire) {
     Block& block = *the_block;
-    check_word(block, p, bytes, false, __builtin_return_address(0));
+    check_word(block, p, bytes, true, false, __builtin_return_address(0));
+    if (acquire != 0) {
+        fence(block);
+    }
     block.outcome->read_words = true;
     block.spins += 1;
     if (block.spins % 1024 == 0) {
@@ -233,9 +239,12 @@ uint64_t kvt_emu_load(const void* p, uint32_t bytes) {
     return word;
 }
 
-void kvt_emu_store(void* p, uint32_t bytes, uint64_t value) {
+void kvt_emu_store(void* p, uint32_t bytes, uint64_t value, int release) {
     Block& block = *the_block;
-    check_word(block, p, bytes, true, __builtin_return_address(0));
+    if (release != 0) {
+        fence(block);
+    }
+    check_word(block, p, bytes, false, true, __builtin_return_address(0));
     if (bytes == 4) {
         __atomic_store_n(static_cast<uint32_t*>(p), static_cast<uint32_t>(value), __ATOMIC_RELEASE);
     } else {
@@ -244,7 +253,12 @@ void kvt_emu_store(void* p, uint32_t bytes, uint64_t value) {
     tick(block, 8);
 }
 
-void kvt_emu_fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+void kvt_emu_fence(int device) {
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    if (device != 0) {
+        fence(*the_block);
+    }
+}
 
 void kvt_emu_yield() { pause(*the_block); }
 }

@@ -74,6 +74,7 @@ void run_block(Block& block) {
     block.done_count = 0;
     block.meetings_held = 1;
     block.spins = 0;
+    block.acquired.count = 0;
     memset(block.barrier_arrived, 0, sizeof(block.barrier_arrived));
     memset(block.meetings, 0, sizeof(block.meetings));
     shadow_reset(block);
@@ -84,6 +85,7 @@ void run_block(Block& block) {
         fiber.warp = i / WARP;
         fiber.index = {i % block.dim.x, i / block.dim.x % block.dim.y, i / block.dim.x / block.dim.y};
         fiber.met = {};
+        fiber.fenced_when = 0;
         fiber.budget = draw_budget(block);
         fiber.copy_first = fiber.copy_count = fiber.group_open = fiber.group_done = 0;
         prepare_fiber(block, fiber);

@@ -55,7 +55,7 @@ void kvt_emu_copy_async(void* shared, const void* from, uint32_t bytes, uint32_t
     }
     if (given != 0) {
         if (check_global(block, from, given, false, __builtin_return_address(0)) != nullptr) {
-            touch(block, from, given, false);
+            touch(block, from, given, false, __builtin_return_address(0));
         }
     }
     if (block.copies == nullptr) {

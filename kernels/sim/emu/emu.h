@@ -7,7 +7,7 @@
 //
 // Files: fiber.cpp stacks and switching; block.cpp a block's life and its deadlocks; sync.cpp barriers and warps; matrix.cpp
 // ldmatrix and mma; copy.cpp cp.async; access.cpp entry points of instrumented code, and atomics; shadow.cpp shared memory;
-// touched.cpp the memory that a launch touches; fault.cpp faults, signals and undefined behaviour; launch.cpp the registry and the driver's entry. No file depends on the
+// touched.cpp the memory that a launch touches; blocks.cpp its order between blocks; fault.cpp faults, signals and undefined behaviour; launch.cpp the registry and the driver's entry. No file depends on the
 // driver's API.
 #pragma once
 
@@ -38,7 +38,7 @@ enum Fault : uint32_t {
     FAULT_NONE,
     FAULT_ADDRESS,     // a load or store outside the kernel's memory
     FAULT_MISALIGNED,  // an address that is not a multiple of the access size
-    FAULT_RACE,        // shared memory without a barrier between accesses, or read before it was written
+    FAULT_RACE,        // memory without a barrier, or fences, between accesses, or read before it was written
     FAULT_DEADLOCK,    // threads wait for others that never arrive
     FAULT_DIVERGENT,   // threads arrive at different collectives
     FAULT_TRAP,        // the kernel trapped, or undefined behaviour
@@ -70,6 +70,25 @@ struct Met {
     uint32_t warps;        // mask of those warps
 };
 
+template <class T>
+struct List {
+    T* all;
+    uint32_t count, room;
+};
+
+// A thread's atomic operation on a word, after its fence: what the fence covers is visible to those that acquire it.
+struct Release {
+    uint32_t older;  // on the same word, plus one
+    uint32_t block, id, warp, when;
+    Met met;
+};
+
+// A thread's atomic operation on a word that has releases, and its next fence; 0 if there was none yet.
+struct Acquisition {
+    const void* word;
+    uint32_t newest, id, fenced_when;
+};
+
 struct Fiber {
     void* sp;
     char* stack_low;
@@ -91,6 +110,9 @@ struct Fiber {
     // Loads and stores until another thread runs.
     uint32_t budget;
     Met met;
+    // The same at its last fence; 0 if there was none.
+    Met fenced;
+    uint32_t fenced_when;
     uint32_t copy_first, copy_count;  // its queue in Block::copies
     uint32_t group_open, group_done;
 #if defined(__SANITIZE_ADDRESS__)
@@ -115,12 +137,23 @@ struct Range {
 };
 
 constexpr uint32_t PAGE_BYTES = 4096;
+constexpr uint32_t PAGE_WORDS = PAGE_BYTES / 4;
 
-// Accesses of a launch to a page of memory: a bit for each byte.
+// Who wrote a word of memory: the block's number in the grid plus one, and the thread and time as in shadow.cpp.
+struct Cell {
+    uint32_t block, stamp;
+};
+
+// Accesses of a launch to a page of memory.
 struct Page {
     uint64_t at;  // address / PAGE_BYTES
-    uint64_t read[PAGE_BYTES / 64];
+    uint64_t read[PAGE_BYTES / 64];  // a bit for each byte
     uint64_t written[PAGE_BYTES / 64];
+    // For each word its writer, and the newest release by an atomic operation on it, plus one. Allocated when needed, and kept for
+    // later launches.
+    bool has_cells, has_newest;
+    Cell* cells;
+    uint32_t* newest;
 };
 
 constexpr uint32_t RECENT = 256;
@@ -154,6 +187,14 @@ struct Outcome {
     const void* pc;  // of the faulting load or store, if known
     bool read_words;  // a word was read that hosts or streams may write
     char text[480];
+};
+
+// State of a launch that its blocks share.
+struct Grid {
+    Touched touched;
+    bool published;
+    bool checked;  // whether memory between blocks is checked
+    List<Release> releases;
 };
 
 // Emulator of one host thread; created at its first launch, kept until the thread ends.
@@ -190,8 +231,9 @@ struct Block {
     uint32_t found_next;
     uint64_t generation;
     Range library;
-    Touched touched;  // by the launch
-    bool published;
+    Grid* grid_state;
+    uint32_t number;              // in the grid, plus one
+    List<Acquisition> acquired;   // by its threads
 
     Outcome* outcome;
     char* stacks;
@@ -246,6 +288,13 @@ void shadow_reset(Block& block);
 void shared_write(Block& block, const void* p, uint32_t bytes, const void* pc);
 void shared_read(Block& block, const void* p, uint32_t bytes, const void* pc);
 void shared_atomic(Block& block, const void* p, uint32_t bytes, const void* pc);
+// A thread and a time in one number, which grows with the time.
+constexpr uint32_t WHO_BITS = 11;
+constexpr uint32_t TIME_MAX = (1u << (32 - WHO_BITS)) - 1;
+inline uint32_t stamp_of(uint32_t id, uint32_t time) { return time << WHO_BITS | (id + 1); }
+inline uint32_t who_of(uint32_t stamp) { return stamp & ((1u << WHO_BITS) - 1); }
+// Returns whether a thread of `warp` with these synchronisations synchronised with the stamp's thread after its time.
+bool met_before(const Met& met, uint32_t warp, uint32_t stamp);
 void shared_copy_begins(Block& block, const void* p, uint32_t bytes);
 void shared_copy_ends(Block& block, const void* p, uint32_t bytes);
 inline bool in_shared(const Block& block, const void* p) {
@@ -256,25 +305,33 @@ void free_arena(Block& block);
 // access.cpp
 // Returns the range of device or host memory; null for parameters and constants.
 const Range* check_global(Block& block, const void* p, uint32_t bytes, bool write, const void* pc);
+// blocks.cpp
+void check_blocks(Block& block, Page& page, uint32_t at, uint32_t bytes, bool write, const void* pc);
+void fence(Block& block);
+void synchronise(Block& block, const void* word, bool reads, bool writes);
+void free_blocks(Grid& grid);
 // touched.cpp
 Page& find_page(Touched& touched, uint64_t at);
 inline Page& page_of(Touched& touched, uint64_t at) {
     Page* recent = touched.recent[at % RECENT];
     return recent != nullptr && recent->at == at ? *recent : find_page(touched, at);
 }
-inline void touch(Block& block, const void* p, uint32_t bytes, bool write) {
-    uint64_t low = reinterpret_cast<uint64_t>(p);
-    while (bytes > 0) {
-        uint32_t first = low % 64, here = bytes < 64 - first ? bytes : 64 - first;
-        uint64_t mask = (~0ull >> (64 - here)) << first;
-        Page& page = page_of(block.touched, low / PAGE_BYTES);
-        (write ? page.written : page.read)[low % PAGE_BYTES / 64] |= mask;
-        low += here;
-        bytes -= here;
+inline void touch(Block& block, const void* p, uint32_t bytes, bool write, const void* pc) {
+    Grid& grid = *block.grid_state;
+    const uint64_t end = reinterpret_cast<uint64_t>(p) + bytes;
+    for (uint64_t low = end - bytes, here = 0; low < end; low += here) {
+        const uint64_t first = low % 64;
+        here = end - low < 64 - first ? end - low : 64 - first;
+        Page& page = page_of(grid.touched, low / PAGE_BYTES);
+        const uint32_t at = low % PAGE_BYTES;
+        if (grid.checked && (write || page.has_cells)) {
+            check_blocks(block, page, at, static_cast<uint32_t>(here), write, pc);
+        }
+        (write ? page.written : page.read)[at / 64] |= (~0ull >> (64 - here)) << first;
     }
 }
-void touched_reset(Block& block);
-void free_touched(Block& block);
+void touched_reset(Touched& touched);
+void free_touched(Touched& touched);
 // copy.cpp
 void free_queues(Block& block);
 // fault.cpp

@@ -16,10 +16,12 @@ KvtKernel* kernels = nullptr;
 
 Block* make_block() {
     Block* block = static_cast<Block*>(calloc(1, sizeof(Block)));
-    if (block == nullptr) {
+    Grid* grid = static_cast<Grid*>(calloc(1, sizeof(Grid)));
+    if (block == nullptr || grid == nullptr) {
         perror("kvt_emu: a block");
         abort();
     }
+    block->grid_state = grid;
     make_stacks(*block);
     make_arena(*block);
     catch_signals(*block);
@@ -116,13 +118,17 @@ uint32_t kvt_emu_launch(const Launch* launch, Outcome* outcome) {
     block.dynamic_bytes = launch->shared_bytes;
     memset(block.found, 0, sizeof(block.found));
     block.generation = __atomic_load_n(launch->generation, __ATOMIC_ACQUIRE);
-    block.published = false;
-    touched_reset(block);
+    Grid& grid = *block.grid_state;
+    grid.published = false;
+    touched_reset(grid.touched);
+    grid.releases.count = 0;
     the_block = &block;
     uint64_t blocks = static_cast<uint64_t>(launch->grid[0]) * launch->grid[1] * launch->grid[2];
+    grid.checked = blocks > 1 && blocks < UINT32_MAX;
     Order order(block, blocks);
     for (uint64_t i = 0; i < blocks && outcome->fault == FAULT_NONE; ++i) {
         uint64_t at = order.next();
+        block.number = static_cast<uint32_t>(at) + 1;
         block.index.x = static_cast<uint32_t>(at % launch->grid[0]);
         block.index.y = static_cast<uint32_t>(at / launch->grid[0] % launch->grid[1]);
         block.index.z = static_cast<uint32_t>(at / launch->grid[0] / launch->grid[1]);
@@ -133,8 +139,9 @@ uint32_t kvt_emu_launch(const Launch* launch, Outcome* outcome) {
 }
 
 const Page* const* kvt_emu_touched(uint32_t* count) {
-    *count = kept->touched.count;
-    return kept->touched.all;
+    const Touched& touched = kept->grid_state->touched;
+    *count = touched.count;
+    return touched.all;
 }
 
 void kvt_emu_release() {
@@ -144,7 +151,10 @@ void kvt_emu_release() {
     free_stacks(*kept);
     free_arena(*kept);
     free_queues(*kept);
-    free_touched(*kept);
+    free(kept->acquired.all);
+    free_touched(kept->grid_state->touched);
+    free_blocks(*kept->grid_state);
+    free(kept->grid_state);
     release_signals(*kept);
     free(kept);
     kept = nullptr;

@@ -51,10 +51,12 @@ Page& find_page(Touched& touched, uint64_t at) {
     if (*slot == 0) {
         Page*& page = touched.all[touched.count];
         if (page == nullptr) {
-            page = static_cast<Page*>(checked(malloc(sizeof(Page))));
+            page = static_cast<Page*>(checked(calloc(1, sizeof(Page))));
         }
-        memset(page, 0, sizeof(Page));
         page->at = at;
+        page->has_cells = page->has_newest = false;
+        memset(page->read, 0, sizeof(page->read));
+        memset(page->written, 0, sizeof(page->written));
         *slot = ++touched.count;
     }
     Page* page = touched.all[*slot - 1];
@@ -63,8 +65,7 @@ Page& find_page(Touched& touched, uint64_t at) {
 }
 
 // Keeps the pages for the next launch.
-void touched_reset(Block& block) {
-    Touched& touched = block.touched;
+void touched_reset(Touched& touched) {
     memset(touched.recent, 0, sizeof(touched.recent));
     // Last in, first out: a search passes only slots that were taken before its own.
     for (; touched.count > 0; --touched.count) {
@@ -72,12 +73,14 @@ void touched_reset(Block& block) {
     }
 }
 
-void free_touched(Block& block) {
-    for (uint32_t i = 0; i < block.touched.room; ++i) {
-        free(block.touched.all[i]);
+void free_touched(Touched& touched) {
+    for (uint32_t i = 0; i < touched.room && touched.all[i] != nullptr; ++i) {
+        free(touched.all[i]->cells);
+        free(touched.all[i]->newest);
+        free(touched.all[i]);
     }
-    free(block.touched.all);
-    free(block.touched.slots);
+    free(touched.all);
+    free(touched.slots);
 }
 
 }  // namespace emu

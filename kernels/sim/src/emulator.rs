@@ -35,6 +35,7 @@ struct EmuPage {
     at: u64,
     read: [u64; PAGE as usize / 64],
     written: [u64; PAGE as usize / 64],
+    // Fields of the emulator follow.
 }
 
 #[repr(C)]
