@@ -231,7 +231,7 @@ uint64_t kvt_emu_load(const void* p, uint32_t bytes, int acquire) {
         sched_yield();
     }
     if (block.spins == SPINS_MAX) {
-        fail(block, FAULT_DEADLOCK, __builtin_return_address(0), "waits for a word at %p; blocks run one after the other here", p);
+        fail(block, FAULT_DEADLOCK, __builtin_return_address(0), "waits for a word at %p; two blocks run at a time here", p);
     }
     uint64_t word = bytes == 4 ? __atomic_load_n(static_cast<const uint32_t*>(p), __ATOMIC_ACQUIRE)
                                : __atomic_load_n(static_cast<const uint64_t*>(p), __ATOMIC_ACQUIRE);

@@ -1,5 +1,5 @@
 // Life of a block: its threads start in a random order and run until all have returned; if some wait and none can run, that is a
-// deadlock.
+// deadlock. A block runs until its turn is over, so that two blocks of a launch interleave.
 #include "emu.h"
 
 #include <stdio.h>
@@ -21,7 +21,11 @@ void pause(Block& block) {
     Fiber& fiber = *block.current;
     fiber.budget = draw_budget(block);
     make_ready(block, fiber);
-    leave(block);
+    if (block.turn != 0 && --block.turn == 0) {
+        leave_block(block);
+    } else {
+        leave(block);
+    }
 }
 
 static const char* file_name(const char* path) {
@@ -68,7 +72,7 @@ static void report_deadlock(Block& block) {
     note_fault(block, FAULT_DEADLOCK, nullptr, "deadlock: %u of %u threads have returned%s", block.done_count, block.threads, text);
 }
 
-void run_block(Block& block) {
+void begin_block(Block& block) {
     block.threads = block.dim.x * block.dim.y * block.dim.z;
     block.ready_count = 0;
     block.done_count = 0;
@@ -91,10 +95,18 @@ void run_block(Block& block) {
         prepare_fiber(block, fiber);
         make_ready(block, fiber);
     }
+}
+
+bool run_block(Block& block, uint32_t turn) {
+    block.turn = turn;
     run_ready(block);
-    if (block.outcome->fault == FAULT_NONE && block.done_count < block.threads) {
+    if (block.outcome->fault != FAULT_NONE) {
+        return true;
+    }
+    if (block.ready_count == 0 && block.done_count < block.threads) {
         report_deadlock(block);
     }
+    return block.ready_count == 0;
 }
 
 }  // namespace emu

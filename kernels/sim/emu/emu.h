@@ -1,4 +1,5 @@
-// The SIMT emulator: a block's threads are fibers on one thread of the host; blocks run one after the other in a random order.
+// The SIMT emulator: a block's threads are fibers on one thread of the host. Blocks begin in a random order, and two at a time run in
+// turns.
 //
 // Between synchronisation points, and sometimes at a load or store, a seeded generator picks the next thread to run, so a kernel
 // that relies on an unsynchronised order breaks here. Shared memory is tracked byte by byte (shadow.cpp): races, and reads of bytes
@@ -197,13 +198,14 @@ struct Grid {
     List<Release> releases;
 };
 
-// Emulator of one host thread; created at its first launch, kept until the thread ends.
+// A block that runs. A host thread keeps two, from its first launch until it ends.
 struct Block {
     void* main_sp;
     Fiber* current;
     Fiber fibers[THREADS_MAX];
     uint16_t ready[THREADS_MAX];
     uint32_t ready_count, threads, done_count;
+    uint32_t turn;  // pauses until another block runs; 0: there is no other
     Meeting meetings[WARPS_MAX][WARP];
     uint32_t barrier_arrived[BARRIERS];
     uint32_t barrier_warps[BARRIERS];
@@ -267,12 +269,15 @@ inline uint32_t draw_below(Block& block, uint32_t bound) {
 void make_stacks(Block& block);
 void free_stacks(Block& block);
 void prepare_fiber(Block& block, Fiber& fiber);
+void share_stacks(Block& block, const Block& with);  // the upper half of its stacks
+void leave_block(Block& block);  // out of the block
 void leave(Block& block);       // from the current thread to the next ready one, or out of the block
 void run_ready(Block& block);   // from outside, until no thread is ready
 [[noreturn]] void abandon(Block& block);
 // block.cpp
 void thread_main(Block& block);
-void run_block(Block& block);
+void begin_block(Block& block);
+bool run_block(Block& block, uint32_t turn);  // returns whether it has ended
 inline void make_ready(Block& block, Fiber& fiber) {
     fiber.state = State::READY;
     fiber.wait = Wait::NONE;

@@ -32,6 +32,28 @@ bool met_warp(const Met& met, uint32_t mine, uint32_t warp, uint32_t time) {
     return (warp == mine && time < met.warp) || (time < met.warps_when && (met.warps >> warp & 1) != 0);
 }
 
+}  // namespace
+
+bool met_before(const Met& met, uint32_t mine, uint32_t cell) {
+    uint32_t who = cell & WHO_MASK, time = cell >> WHO_BITS;
+    if (time < met.block) {
+        return true;
+    }
+    if (who <= THREADS_MAX) {
+        uint32_t warp = (who - 1) / WARP, lane = (who - 1) % WARP;
+        return met_warp(met, mine, warp, time) || (warp == mine && time < met.lanes_when && (met.lanes >> lane & 1) != 0);
+    }
+    if (who >= READERS_OF_WARP && who < READERS) {
+        return met_warp(met, mine, who - READERS_OF_WARP, time);
+    }
+    if (who >= ATOMICS_OF_WARP && who < ATOMICS) {
+        return met_warp(met, mine, who - ATOMICS_OF_WARP, time);
+    }
+    return false;
+}
+
+namespace {
+
 // Returns whether the access in `cell` happened before now, for this thread.
 bool ordered(const Fiber& me, uint32_t cell) {
     return (cell & WHO_MASK) == me.id + 1 || met_before(me.met, me.warp, cell);
@@ -98,24 +120,6 @@ void claim(Block& block, uint32_t at, uint32_t bytes, uint32_t mine, const char*
 
 }  // namespace
 
-bool met_before(const Met& met, uint32_t mine, uint32_t cell) {
-    uint32_t who = cell & WHO_MASK, time = cell >> WHO_BITS;
-    if (time < met.block) {
-        return true;
-    }
-    if (who <= THREADS_MAX) {
-        uint32_t warp = (who - 1) / WARP, lane = (who - 1) % WARP;
-        return met_warp(met, mine, warp, time) || (warp == mine && time < met.lanes_when && (met.lanes >> lane & 1) != 0);
-    }
-    if (who >= READERS_OF_WARP && who < READERS) {
-        return met_warp(met, mine, who - READERS_OF_WARP, time);
-    }
-    if (who >= ATOMICS_OF_WARP && who < ATOMICS) {
-        return met_warp(met, mine, who - ATOMICS_OF_WARP, time);
-    }
-    return false;
-}
-
 void make_arena(Block& block) {
     size_t shadow = ARENA_BYTES * sizeof(uint32_t);
     void* all = mmap(nullptr, ARENA_BYTES + 2 * shadow, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -148,14 +152,16 @@ void shared_read(Block& block, const void* p, uint32_t bytes, const void* pc) {
     uint32_t at = locate(block, p, bytes, "reads", pc);
     Fiber& me = *block.current;
     uint32_t mine = stamp(block, me.id + 1);
+    uint32_t passed = 0;  // the last cell found in order: bytes of a word mostly have the same
     for (uint32_t i = at; i < at + bytes; ++i) {
         uint32_t written = block.written[i];
         if (written == 0) {
             fail(block, FAULT_RACE, pc, "reads shared byte %u, which was never written", i);
         }
-        if ((written & WHO_MASK) == IN_FLIGHT || (!ordered(me, written) && watching(block))) {
+        if (written != passed && ((written & WHO_MASK) == IN_FLIGHT || (!ordered(me, written) && watching(block)))) {
             race(block, i, "reads", written, "wrote", pc);
         }
+        passed = written;
         uint32_t seen = block.seen[i];
         if (seen == 0 || ordered(me, seen)) {
             block.seen[i] = mine;

@@ -25,6 +25,7 @@ enum BlocksBug : u32 {
     RELEASED_FLAG,
     THROUGH_A_SECOND_TICKET,
     VALUES_ARE_ATOMIC,
+    MEETS_ANOTHER,
 };
 
 // Returns whether this thread's block is the last of `count`.
@@ -75,6 +76,19 @@ __device__ void sum_up(const BlocksParams& p) {
                 } else if (ld_acquire_gpu(tickets + 1) == 1) {
                     values[1 + b] = values[0];
                 }
+            }
+            return;
+        case MEETS_ANOTHER:
+            // Counts the blocks that began and had not ended.
+            if (t == 0) {
+                u32 others = 0;
+                atomicAdd(tickets, 1u);
+                for (u32 i = 0; i < 10000 && others == 0; ++i) {
+                    u32 ended = ld_relaxed_sys(tickets + 1);
+                    others = ld_relaxed_sys(tickets) - ended - 1;
+                }
+                atomicAdd(tickets + 1, 1u);
+                values[b] = others;
             }
             return;
         case VALUES_ARE_ATOMIC:

@@ -24,6 +24,7 @@ const CASES: &[(u32, &str)] = &[
     (11, ""),
     (12, ""),
     (13, ""),
+    (14, ""),
 ];
 
 /// Bugs that are caught at the first access of two, which may be a read or a write.
@@ -41,6 +42,10 @@ fn blocks_case() {
     let code = cuda.finish(stream);
     if code == 0 && matches!(params.bug, 0 | 12) {
         assert_eq!(cuda.get::<u32>(out, BLOCKS as usize + 1)[BLOCKS as usize], (0..BLOCKS).sum::<u32>());
+    }
+    if params.bug == 14 {
+        let met = cuda.get::<u32>(out, BLOCKS as usize);
+        assert!(met.iter().any(|&others| others > 0), "no block met another");
     }
     eprintln!("ended in {code}");
 }
