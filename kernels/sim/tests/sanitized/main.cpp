@@ -91,6 +91,13 @@ int main() {
     require(launch("kvt_sim_convert", 3, 128, 0, &convert, 5) == emu::FAULT_NONE, "conversions pass");
     Instruction lanes = {0, 0, base, 0, 0};
     require(launch("kvt_sim_lanes", 1, 32, 0, &lanes, 6) == emu::FAULT_NONE, "lanes pass");
+    // Two right kernels, and two bugs that end one block of two in the middle.
+    for (uint32_t bug : {0u, 12u, 1u, 5u}) {
+        memset(memory, 0, 8);
+        Planted params = {0, base + 4096, base, 0, bug};
+        emu::Fault fault = bug == 0 || bug == 12 ? emu::FAULT_NONE : emu::FAULT_RACE;
+        require(launch("kvt_sim_blocks", 19, 128, 0, &params, bug) == fault, "memory between blocks");
+    }
     Instruction shape = {base, 0, base, 0, 0};
     require(launch("kvt_sim_lanes", 1, 64, 0, &shape, 7) == emu::FAULT_SHAPE, "a block that is too large is refused");
     require(kvt_emu_copy(memory + 4096, memory, 4096), "a copy");
