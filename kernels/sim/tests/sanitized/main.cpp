@@ -92,7 +92,8 @@ int main() {
     Instruction lanes = {0, 0, base, 0, 0};
     require(launch("kvt_sim_lanes", 1, 32, 0, &lanes, 6) == emu::FAULT_NONE, "lanes pass");
     // Two right kernels, and two bugs that end one block of two in the middle.
-    for (uint32_t bug : {0u, 12u, 1u, 5u}) {
+    const uint32_t bugs[] = {0, 12, 1, 5};
+    for (uint32_t bug : bugs) {
         memset(memory, 0, 8);
         Planted params = {0, base + 4096, base, 0, bug};
         emu::Fault fault = bug == 0 || bug == 12 ? emu::FAULT_NONE : emu::FAULT_RACE;
