@@ -58,10 +58,11 @@ void kvt_emu_copy_commit();
 void kvt_emu_copy_wait(int groups);
 
 uint64_t kvt_emu_atomic(KvtAtomic what, void* p, uint32_t bytes, uint64_t value, uint64_t compare);
-// Ordered loads and stores of words that hosts and other blocks share.
-uint64_t kvt_emu_load(const void* p, uint32_t bytes);
-void kvt_emu_store(void* p, uint32_t bytes, uint64_t value);
-void kvt_emu_fence();
+// Loads and stores of words that hosts and other blocks share; with 0 they are relaxed.
+uint64_t kvt_emu_load(const void* p, uint32_t bytes, int acquire);
+void kvt_emu_store(void* p, uint32_t bytes, uint64_t value, int release);
+// For the device, or with 0 for the block only.
+void kvt_emu_fence(int device);
 // Lets other threads run: a loop that waits for another thread must call a function that does.
 void kvt_emu_yield();
 [[noreturn]] void kvt_emu_trap(KvtPlace place);

@@ -86,9 +86,9 @@ KVT_DEVICE int __all_sync(unsigned mask, int predicate, KVT_HERE) {
 
 // Fences order memory; they neither wait nor switch the emulator's threads. The real host reads what kernels publish, so a real
 // fence is needed.
-KVT_DEVICE void __threadfence() { kvt_emu_fence(); }
-KVT_DEVICE void __threadfence_block() { kvt_emu_fence(); }
-KVT_DEVICE void __threadfence_system() { kvt_emu_fence(); }
+KVT_DEVICE void __threadfence() { kvt_emu_fence(1); }
+KVT_DEVICE void __threadfence_block() { kvt_emu_fence(0); }
+KVT_DEVICE void __threadfence_system() { kvt_emu_fence(1); }
 KVT_DEVICE void __nanosleep(unsigned) { kvt_emu_yield(); }
 
 KVT_DEVICE unsigned __float_as_uint(float x) {
@@ -325,13 +325,13 @@ KVT_DEVICE uint4 ld16_stream(const void* p) { return *static_cast<const uint4*>(
 KVT_DEVICE void st16(void* p, uint4 v) { *static_cast<uint4*>(p) = v; }
 KVT_DEVICE void st16_stream(void* p, uint4 v) { *static_cast<uint4*>(p) = v; }
 
-#define KVT_WORD(type)                                                                                    \
-    KVT_DEVICE type ld_acquire_sys(const type* p) { return static_cast<type>(kvt_emu_load(p, sizeof(type))); } \
-    KVT_DEVICE type ld_relaxed_sys(const type* p) { return static_cast<type>(kvt_emu_load(p, sizeof(type))); } \
-    KVT_DEVICE type ld_acquire_gpu(const type* p) { return static_cast<type>(kvt_emu_load(p, sizeof(type))); } \
-    KVT_DEVICE void st_release_sys(type* p, type v) { kvt_emu_store(p, sizeof(type), v); }                \
-    KVT_DEVICE void st_relaxed_sys(type* p, type v) { kvt_emu_store(p, sizeof(type), v); }                \
-    KVT_DEVICE void st_release_gpu(type* p, type v) { kvt_emu_store(p, sizeof(type), v); }
+#define KVT_WORD(type)                                                                                       \
+    KVT_DEVICE type ld_acquire_sys(const type* p) { return static_cast<type>(kvt_emu_load(p, sizeof(type), 1)); } \
+    KVT_DEVICE type ld_relaxed_sys(const type* p) { return static_cast<type>(kvt_emu_load(p, sizeof(type), 0)); } \
+    KVT_DEVICE type ld_acquire_gpu(const type* p) { return static_cast<type>(kvt_emu_load(p, sizeof(type), 1)); } \
+    KVT_DEVICE void st_release_sys(type* p, type v) { kvt_emu_store(p, sizeof(type), v, 1); }                \
+    KVT_DEVICE void st_relaxed_sys(type* p, type v) { kvt_emu_store(p, sizeof(type), v, 0); }                \
+    KVT_DEVICE void st_release_gpu(type* p, type v) { kvt_emu_store(p, sizeof(type), v, 1); }
 KVT_WORD(u32)
 KVT_WORD(u64)
 #undef KVT_WORD

@@ -13,17 +13,17 @@ constexpr uint64_t SPINS_MAX = 1u << 26;
 
 bool within(const Range& range, uint64_t low, uint64_t high) { return low >= range.low && high <= range.high; }
 
-void find_global(Block& block, const void* p, uint32_t bytes, bool write, const void* pc) {
+const Range* find_global(Block& block, const void* p, uint32_t bytes, bool write, const void* pc) {
     uint64_t low = reinterpret_cast<uint64_t>(p), high = low + bytes;
     uint64_t params = reinterpret_cast<uint64_t>(block.launch->params);
-    if (within({params, params + block.launch->kernel->params_bytes}, low, high) || within(block.library, low, high)) {
+    if (within({params, params + block.launch->kernel->params_bytes, false}, low, high) || within(block.library, low, high)) {
         if (write) {
             fail(block, FAULT_ADDRESS, pc, "writes %u bytes at %p, which are parameters or constants", bytes, p);
         }
-        return;
+        return nullptr;
     }
     Range range;
-    if (!block.launch->find(low, &range)) {
+    if (!block.launch->find(block.launch->device, low, &range)) {
         fail(block, FAULT_ADDRESS, pc, "%s %u bytes at %p: neither device memory nor registered host memory", write ? "writes" : "reads",
              bytes, p);
     }
@@ -31,7 +31,9 @@ void find_global(Block& block, const void* p, uint32_t bytes, bool write, const 
         fail(block, FAULT_ADDRESS, pc, "%s %u bytes at %p, which end %lu bytes beyond the allocation", write ? "writes" : "reads", bytes,
              p, static_cast<unsigned long>(high - range.high));
     }
-    block.found[block.found_next++ % 4] = range;
+    Range& kept = block.found[block.found_next++ % 4];
+    kept = range;
+    return &kept;
 }
 
 void tick(Block& block, uint32_t cost) {
@@ -64,7 +66,9 @@ inline __attribute__((always_inline)) void access(void* p, uint32_t bytes, uint3
             shared_read(block, p, bytes, pc);
         }
     } else {
-        check_global(block, p, bytes, WRITE, pc);
+        if (check_global(block, p, bytes, WRITE, pc) != nullptr) {
+            touch(block, p, bytes, WRITE, pc);
+        }
     }
     tick(block, 1);
 }
@@ -116,20 +120,27 @@ T change(KvtAtomic what, T* p, T value, T compare) {
     }
 }
 
-void check_word(Block& block, const void* p, uint32_t bytes, bool write, const void* pc) {
+void check_word(Block& block, const void* p, uint32_t bytes, bool read, bool write, const void* pc) {
     if (reinterpret_cast<uint64_t>(p) % bytes != 0) {
         fail(block, FAULT_MISALIGNED, pc, "a word of %u bytes at %p", bytes, p);
     }
     if (in_shared(block, p)) {
         shared_atomic(block, p, bytes, pc);
-    } else {
-        check_global(block, p, bytes, write, pc);
+        return;
+    }
+    const Range* range = check_global(block, p, bytes, write, pc);
+    if (range != nullptr) {
+        synchronise(block, p, read, write);
+        if (write && range->host && !block.grid_state->published) {
+            block.grid_state->published = true;
+            block.launch->publish(block.launch->context);
+        }
     }
 }
 
 }  // namespace
 
-void check_global(Block& block, const void* p, uint32_t bytes, bool write, const void* pc) {
+const Range* check_global(Block& block, const void* p, uint32_t bytes, bool write, const void* pc) {
     uint64_t generation = __atomic_load_n(block.launch->generation, __ATOMIC_ACQUIRE);
     if (generation != block.generation) {
         memset(block.found, 0, sizeof(block.found));
@@ -138,10 +149,10 @@ void check_global(Block& block, const void* p, uint32_t bytes, bool write, const
     uint64_t low = reinterpret_cast<uint64_t>(p);
     for (const Range& range : block.found) {
         if (within(range, low, low + bytes)) {
-            return;
+            return &range;
         }
     }
-    find_global(block, p, bytes, write, pc);
+    return find_global(block, p, bytes, write, pc);
 }
 
 }  // namespace emu
@@ -200,7 +211,7 @@ void* kvt_emu_memset(void* to, int byte, size_t bytes) {
 
 uint64_t kvt_emu_atomic(KvtAtomic what, void* p, uint32_t bytes, uint64_t value, uint64_t compare) {
     Block& block = *the_block;
-    check_word(block, p, bytes, true, __builtin_return_address(0));
+    check_word(block, p, bytes, true, true, __builtin_return_address(0));
     uint64_t old = bytes == 4 ? change<uint32_t>(what, static_cast<uint32_t*>(p), static_cast<uint32_t>(value),
                                                  static_cast<uint32_t>(compare))
                               : change<uint64_t>(what, static_cast<uint64_t*>(p), value, compare);
@@ -208,15 +219,19 @@ uint64_t kvt_emu_atomic(KvtAtomic what, void* p, uint32_t bytes, uint64_t value,
     return old;
 }
 
-uint64_t kvt_emu_load(const void* p, uint32_t bytes) {
+uint64_t kvt_emu_load(const void* p, uint32_t bytes, int acquire) {
     Block& block = *the_block;
-    check_word(block, p, bytes, false, __builtin_return_address(0));
+    check_word(block, p, bytes, true, false, __builtin_return_address(0));
+    if (acquire != 0) {
+        fence(block);
+    }
+    block.outcome->read_words = true;
     block.spins += 1;
     if (block.spins % 1024 == 0) {
         sched_yield();
     }
     if (block.spins == SPINS_MAX) {
-        fail(block, FAULT_DEADLOCK, __builtin_return_address(0), "waits for a word at %p; blocks run one after the other here", p);
+        fail(block, FAULT_DEADLOCK, __builtin_return_address(0), "waits for a word at %p; two blocks run at a time here", p);
     }
     uint64_t word = bytes == 4 ? __atomic_load_n(static_cast<const uint32_t*>(p), __ATOMIC_ACQUIRE)
                                : __atomic_load_n(static_cast<const uint64_t*>(p), __ATOMIC_ACQUIRE);
@@ -224,9 +239,12 @@ uint64_t kvt_emu_load(const void* p, uint32_t bytes) {
     return word;
 }
 
-void kvt_emu_store(void* p, uint32_t bytes, uint64_t value) {
+void kvt_emu_store(void* p, uint32_t bytes, uint64_t value, int release) {
     Block& block = *the_block;
-    check_word(block, p, bytes, true, __builtin_return_address(0));
+    if (release != 0) {
+        fence(block);
+    }
+    check_word(block, p, bytes, false, true, __builtin_return_address(0));
     if (bytes == 4) {
         __atomic_store_n(static_cast<uint32_t*>(p), static_cast<uint32_t>(value), __ATOMIC_RELEASE);
     } else {
@@ -235,7 +253,12 @@ void kvt_emu_store(void* p, uint32_t bytes, uint64_t value) {
     tick(block, 8);
 }
 
-void kvt_emu_fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+void kvt_emu_fence(int device) {
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    if (device != 0) {
+        fence(*the_block);
+    }
+}
 
 void kvt_emu_yield() { pause(*the_block); }
 }

@@ -1,5 +1,5 @@
 // Life of a block: its threads start in a random order and run until all have returned; if some wait and none can run, that is a
-// deadlock.
+// deadlock. A block runs until its turn is over, so that two blocks of a launch interleave.
 #include "emu.h"
 
 #include <stdio.h>
@@ -21,7 +21,11 @@ void pause(Block& block) {
     Fiber& fiber = *block.current;
     fiber.budget = draw_budget(block);
     make_ready(block, fiber);
-    leave(block);
+    if (block.turn != 0 && --block.turn == 0) {
+        leave_block(block);
+    } else {
+        leave(block);
+    }
 }
 
 static const char* file_name(const char* path) {
@@ -68,12 +72,13 @@ static void report_deadlock(Block& block) {
     note_fault(block, FAULT_DEADLOCK, nullptr, "deadlock: %u of %u threads have returned%s", block.done_count, block.threads, text);
 }
 
-void run_block(Block& block) {
+void begin_block(Block& block) {
     block.threads = block.dim.x * block.dim.y * block.dim.z;
     block.ready_count = 0;
     block.done_count = 0;
     block.meetings_held = 1;
     block.spins = 0;
+    block.acquired.count = 0;
     memset(block.barrier_arrived, 0, sizeof(block.barrier_arrived));
     memset(block.meetings, 0, sizeof(block.meetings));
     shadow_reset(block);
@@ -84,15 +89,24 @@ void run_block(Block& block) {
         fiber.warp = i / WARP;
         fiber.index = {i % block.dim.x, i / block.dim.x % block.dim.y, i / block.dim.x / block.dim.y};
         fiber.met = {};
+        fiber.fenced_when = 0;
         fiber.budget = draw_budget(block);
         fiber.copy_first = fiber.copy_count = fiber.group_open = fiber.group_done = 0;
         prepare_fiber(block, fiber);
         make_ready(block, fiber);
     }
+}
+
+bool run_block(Block& block, uint32_t turn) {
+    block.turn = turn;
     run_ready(block);
-    if (block.outcome->fault == FAULT_NONE && block.done_count < block.threads) {
+    if (block.outcome->fault != FAULT_NONE) {
+        return true;
+    }
+    if (block.ready_count == 0 && block.done_count < block.threads) {
         report_deadlock(block);
     }
+    return block.ready_count == 0;
 }
 
 }  // namespace emu

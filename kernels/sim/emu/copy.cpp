@@ -54,7 +54,9 @@ void kvt_emu_copy_async(void* shared, const void* from, uint32_t bytes, uint32_t
         fail(block, FAULT_TRAP, nullptr, "cp.async of %u bytes of which %u are to be read", bytes, given);
     }
     if (given != 0) {
-        check_global(block, from, given, false, __builtin_return_address(0));
+        if (check_global(block, from, given, false, __builtin_return_address(0)) != nullptr) {
+            touch(block, from, given, false, __builtin_return_address(0));
+        }
     }
     if (block.copies == nullptr) {
         make_queues(block);

@@ -1,4 +1,5 @@
-// The SIMT emulator: a block's threads are fibers on one thread of the host; blocks run one after the other in a random order.
+// The SIMT emulator: a block's threads are fibers on one thread of the host. Blocks begin in a random order, and two at a time run in
+// turns.
 //
 // Between synchronisation points, and sometimes at a load or store, a seeded generator picks the next thread to run, so a kernel
 // that relies on an unsynchronised order breaks here. Shared memory is tracked byte by byte (shadow.cpp): races, and reads of bytes
@@ -7,7 +8,7 @@
 //
 // Files: fiber.cpp stacks and switching; block.cpp a block's life and its deadlocks; sync.cpp barriers and warps; matrix.cpp
 // ldmatrix and mma; copy.cpp cp.async; access.cpp entry points of instrumented code, and atomics; shadow.cpp shared memory;
-// fault.cpp faults, signals and undefined behaviour; launch.cpp the registry and the driver's entry. No file depends on the
+// touched.cpp the memory that a launch touches; blocks.cpp its order between blocks; fault.cpp faults, signals and undefined behaviour; launch.cpp the registry and the driver's entry. No file depends on the
 // driver's API.
 #pragma once
 
@@ -38,7 +39,7 @@ enum Fault : uint32_t {
     FAULT_NONE,
     FAULT_ADDRESS,     // a load or store outside the kernel's memory
     FAULT_MISALIGNED,  // an address that is not a multiple of the access size
-    FAULT_RACE,        // shared memory without a barrier between accesses, or read before it was written
+    FAULT_RACE,        // memory without a barrier, or fences, between accesses, or read before it was written
     FAULT_DEADLOCK,    // threads wait for others that never arrive
     FAULT_DIVERGENT,   // threads arrive at different collectives
     FAULT_TRAP,        // the kernel trapped, or undefined behaviour
@@ -70,6 +71,25 @@ struct Met {
     uint32_t warps;        // mask of those warps
 };
 
+template <class T>
+struct List {
+    T* all;
+    uint32_t count, room;
+};
+
+// A thread's atomic operation on a word, after its fence: what the fence covers is visible to those that acquire it.
+struct Release {
+    uint32_t older;  // on the same word, plus one
+    uint32_t block, id, warp, when;
+    Met met;
+};
+
+// A thread's atomic operation on a word that has releases, and its next fence; 0 if there was none yet.
+struct Acquisition {
+    const void* word;
+    uint32_t newest, id, fenced_when;
+};
+
 struct Fiber {
     void* sp;
     char* stack_low;
@@ -91,6 +111,9 @@ struct Fiber {
     // Loads and stores until another thread runs.
     uint32_t budget;
     Met met;
+    // The same at its last fence; 0 if there was none.
+    Met fenced;
+    uint32_t fenced_when;
     uint32_t copy_first, copy_count;  // its queue in Block::copies
     uint32_t group_open, group_done;
 #if defined(__SANITIZE_ADDRESS__)
@@ -111,6 +134,36 @@ struct Static {
 
 struct Range {
     uint64_t low, high;
+    bool host;
+};
+
+constexpr uint32_t PAGE_BYTES = 4096;
+constexpr uint32_t PAGE_WORDS = PAGE_BYTES / 4;
+
+// Who wrote a word of memory: the block's number in the grid plus one, and the thread and time as in shadow.cpp.
+struct Cell {
+    uint32_t block, stamp;
+};
+
+// Accesses of a launch to a page of memory.
+struct Page {
+    uint64_t at;  // address / PAGE_BYTES
+    uint64_t read[PAGE_BYTES / 64];  // a bit for each byte
+    uint64_t written[PAGE_BYTES / 64];
+    // For each word its writer, and the newest release by an atomic operation on it, plus one. Allocated when needed, and kept for
+    // later launches.
+    bool has_cells, has_newest;
+    Cell* cells;
+    uint32_t* newest;
+};
+
+constexpr uint32_t RECENT = 256;
+
+struct Touched {
+    Page** all;
+    uint32_t count, room;
+    uint32_t* slots;       // hash table: index in `all` plus one, or 0
+    Page* recent[RECENT];  // some of them, by their number modulo RECENT
 };
 
 // Request of the driver, and functions that it provides.
@@ -120,8 +173,12 @@ struct Launch {
     uint32_t shared_bytes;
     const void* params;
     uint64_t seed;
-    // Finds the allocation or the registered host range that contains an address; false if there is none.
-    bool (*find)(uint64_t address, Range* range);
+    // Finds the device's allocation or the registered host range that contains an address; false if there is none.
+    bool (*find)(uint32_t device, uint64_t address, Range* range);
+    uint32_t device;
+    // Called before a word of host memory is written atomically: a host may read it.
+    void (*publish)(const void* context);
+    const void* context;
     // Changes when ranges are removed: earlier results are invalid then.
     const uint64_t* generation;
 };
@@ -129,16 +186,26 @@ struct Launch {
 struct Outcome {
     Fault fault;
     const void* pc;  // of the faulting load or store, if known
+    bool read_words;  // a word was read that hosts or streams may write
     char text[480];
 };
 
-// Emulator of one host thread; created at its first launch, kept until the thread ends.
+// State of a launch that its blocks share.
+struct Grid {
+    Touched touched;
+    bool published;
+    bool checked;  // whether memory between blocks is checked
+    List<Release> releases;
+};
+
+// A block that runs. A host thread keeps two, from its first launch until it ends.
 struct Block {
     void* main_sp;
     Fiber* current;
     Fiber fibers[THREADS_MAX];
     uint16_t ready[THREADS_MAX];
     uint32_t ready_count, threads, done_count;
+    uint32_t turn;  // pauses until another block runs; 0: there is no other
     Meeting meetings[WARPS_MAX][WARP];
     uint32_t barrier_arrived[BARRIERS];
     uint32_t barrier_warps[BARRIERS];
@@ -166,6 +233,9 @@ struct Block {
     uint32_t found_next;
     uint64_t generation;
     Range library;
+    Grid* grid_state;
+    uint32_t number;              // in the grid, plus one
+    List<Acquisition> acquired;   // by its threads
 
     Outcome* outcome;
     char* stacks;
@@ -199,12 +269,15 @@ inline uint32_t draw_below(Block& block, uint32_t bound) {
 void make_stacks(Block& block);
 void free_stacks(Block& block);
 void prepare_fiber(Block& block, Fiber& fiber);
+void share_stacks(Block& block, const Block& with);  // the upper half of its stacks
+void leave_block(Block& block);  // out of the block
 void leave(Block& block);       // from the current thread to the next ready one, or out of the block
 void run_ready(Block& block);   // from outside, until no thread is ready
 [[noreturn]] void abandon(Block& block);
 // block.cpp
 void thread_main(Block& block);
-void run_block(Block& block);
+void begin_block(Block& block);
+bool run_block(Block& block, uint32_t turn);  // returns whether it has ended
 inline void make_ready(Block& block, Fiber& fiber) {
     fiber.state = State::READY;
     fiber.wait = Wait::NONE;
@@ -220,6 +293,13 @@ void shadow_reset(Block& block);
 void shared_write(Block& block, const void* p, uint32_t bytes, const void* pc);
 void shared_read(Block& block, const void* p, uint32_t bytes, const void* pc);
 void shared_atomic(Block& block, const void* p, uint32_t bytes, const void* pc);
+// A thread and a time in one number, which grows with the time.
+constexpr uint32_t WHO_BITS = 11;
+constexpr uint32_t TIME_MAX = (1u << (32 - WHO_BITS)) - 1;
+inline uint32_t stamp_of(uint32_t id, uint32_t time) { return time << WHO_BITS | (id + 1); }
+inline uint32_t who_of(uint32_t stamp) { return stamp & ((1u << WHO_BITS) - 1); }
+// Returns whether a thread of `warp` with these synchronisations synchronised with the stamp's thread after its time.
+bool met_before(const Met& met, uint32_t warp, uint32_t stamp);
 void shared_copy_begins(Block& block, const void* p, uint32_t bytes);
 void shared_copy_ends(Block& block, const void* p, uint32_t bytes);
 inline bool in_shared(const Block& block, const void* p) {
@@ -228,7 +308,35 @@ inline bool in_shared(const Block& block, const void* p) {
 void make_arena(Block& block);
 void free_arena(Block& block);
 // access.cpp
-void check_global(Block& block, const void* p, uint32_t bytes, bool write, const void* pc);
+// Returns the range of device or host memory; null for parameters and constants.
+const Range* check_global(Block& block, const void* p, uint32_t bytes, bool write, const void* pc);
+// blocks.cpp
+void check_blocks(Block& block, Page& page, uint32_t at, uint32_t bytes, bool write, const void* pc);
+void fence(Block& block);
+void synchronise(Block& block, const void* word, bool reads, bool writes);
+void free_blocks(Grid& grid);
+// touched.cpp
+Page& find_page(Touched& touched, uint64_t at);
+inline Page& page_of(Touched& touched, uint64_t at) {
+    Page* recent = touched.recent[at % RECENT];
+    return recent != nullptr && recent->at == at ? *recent : find_page(touched, at);
+}
+inline void touch(Block& block, const void* p, uint32_t bytes, bool write, const void* pc) {
+    Grid& grid = *block.grid_state;
+    const uint64_t end = reinterpret_cast<uint64_t>(p) + bytes;
+    for (uint64_t low = end - bytes, here = 0; low < end; low += here) {
+        const uint64_t first = low % 64;
+        here = end - low < 64 - first ? end - low : 64 - first;
+        Page& page = page_of(grid.touched, low / PAGE_BYTES);
+        const uint32_t at = low % PAGE_BYTES;
+        if (grid.checked && (write || page.has_cells)) {
+            check_blocks(block, page, at, static_cast<uint32_t>(here), write, pc);
+        }
+        (write ? page.written : page.read)[at / 64] |= (~0ull >> (64 - here)) << first;
+    }
+}
+void touched_reset(Touched& touched);
+void free_touched(Touched& touched);
 // copy.cpp
 void free_queues(Block& block);
 // fault.cpp
@@ -246,6 +354,8 @@ const KvtKernel* kvt_emu_find(const char* name);
 uint32_t kvt_emu_launch(const emu::Launch* launch, emu::Outcome* outcome);
 bool kvt_emu_copy(void* to, const void* from, size_t bytes);
 bool kvt_emu_fill(void* to, int byte, size_t bytes);
+// Returns what the last launch of this thread touched.
+const emu::Page* const* kvt_emu_touched(uint32_t* count);
 // Frees memory kept by this thread's launches.
 void kvt_emu_release();
 }

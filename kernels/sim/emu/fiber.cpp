@@ -126,6 +126,13 @@ void make_stacks(Block& block) {
     }
 }
 
+void share_stacks(Block& block, const Block& with) {
+    for (uint32_t i = 0; i < THREADS_MAX / 2; ++i) {
+        block.fibers[i].stack_low = with.fibers[THREADS_MAX / 2 + i].stack_low;
+        block.fibers[i].stack_high = with.fibers[THREADS_MAX / 2 + i].stack_high;
+    }
+}
+
 void free_stacks(Block& block) { munmap(block.stacks, (STACK_BYTES + GUARD_BYTES) * THREADS_MAX); }
 
 void prepare_fiber(Block&, Fiber& fiber) {
@@ -190,6 +197,8 @@ void leave(Block& block) {
         go(block, from, to);
     }
 }
+
+void leave_block(Block& block) { go(block, block.current, nullptr); }
 
 void run_ready(Block& block) {
     if (Fiber* first = next_ready(block)) {

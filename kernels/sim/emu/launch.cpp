@@ -14,21 +14,37 @@ namespace {
 
 KvtKernel* kernels = nullptr;
 
-Block* make_block() {
-    Block* block = static_cast<Block*>(calloc(1, sizeof(Block)));
-    if (block == nullptr) {
+constexpr uint32_t SIDE_BY_SIDE = 2;
+// Maximum pauses of a block's threads until the other block runs: rare enough to cost little.
+constexpr uint32_t TURN_MAX = 32;
+
+// Kept between the launches of a host thread.
+__thread Block* kept[SIDE_BY_SIDE];
+
+void* zeroed(size_t bytes) {
+    void* memory = calloc(1, bytes);
+    if (memory == nullptr) {
         perror("kvt_emu: a block");
         abort();
     }
-    make_stacks(*block);
-    make_arena(*block);
-    catch_signals(*block);
-    block->library = {reinterpret_cast<uint64_t>(&__ehdr_start), reinterpret_cast<uint64_t>(&_end)};
-    return block;
+    return memory;
 }
 
-// Kept between the launches of a host thread.
-__thread Block* kept = nullptr;
+void make_blocks() {
+    Grid* grid = static_cast<Grid*>(zeroed(sizeof(Grid)));
+    for (Block*& block : kept) {
+        block = static_cast<Block*>(zeroed(sizeof(Block)));
+        block->grid_state = grid;
+        if (block == kept[0]) {
+            make_stacks(*block);
+        } else {
+            share_stacks(*block, *kept[0]);
+        }
+        make_arena(*block);
+        catch_signals(*block);
+        block->library = {reinterpret_cast<uint64_t>(&__ehdr_start), reinterpret_cast<uint64_t>(&_end), false};
+    }
+}
 
 bool shape_holds(Block& block, const Launch& launch) {
     uint64_t threads = static_cast<uint64_t>(launch.block[0]) * launch.block[1] * launch.block[2];
@@ -95,50 +111,91 @@ const KvtKernel* kvt_emu_find(const char* name) {
 }
 
 uint32_t kvt_emu_launch(const Launch* launch, Outcome* outcome) {
-    if (kept == nullptr) {
-        kept = make_block();
+    if (kept[0] == nullptr) {
+        make_blocks();
     }
-    Block& block = *kept;
-    outcome->fault = FAULT_NONE;
-    outcome->pc = nullptr;
-    outcome->text[0] = 0;
-    block.outcome = outcome;
-    block.launch = launch;
-    block.current = nullptr;
-    block.index = {0, 0, 0};
-    if (!shape_holds(block, *launch)) {
+    Block& first = *kept[0];
+    Grid& grid = *first.grid_state;
+    *outcome = {};
+    first.outcome = outcome;
+    first.launch = launch;
+    first.current = nullptr;
+    first.index = {0, 0, 0};
+    if (!shape_holds(first, *launch)) {
         return outcome->fault;
     }
-    block.random = launch->seed * 2 + 1;
-    block.dim = {launch->block[0], launch->block[1], launch->block[2]};
-    block.grid = {launch->grid[0], launch->grid[1], launch->grid[2]};
-    block.dynamic_bytes = launch->shared_bytes;
-    memset(block.found, 0, sizeof(block.found));
-    block.generation = __atomic_load_n(launch->generation, __ATOMIC_ACQUIRE);
-    the_block = &block;
     uint64_t blocks = static_cast<uint64_t>(launch->grid[0]) * launch->grid[1] * launch->grid[2];
-    Order order(block, blocks);
-    for (uint64_t i = 0; i < blocks && outcome->fault == FAULT_NONE; ++i) {
-        uint64_t at = order.next();
-        block.index.x = static_cast<uint32_t>(at % launch->grid[0]);
-        block.index.y = static_cast<uint32_t>(at / launch->grid[0] % launch->grid[1]);
-        block.index.z = static_cast<uint32_t>(at / launch->grid[0] / launch->grid[1]);
-        run_block(block);
+    first.random = launch->seed * 2 + 1;
+    for (Block* block : kept) {
+        block->outcome = outcome;
+        block->launch = launch;
+        block->current = nullptr;
+        block->random = block == &first ? first.random : draw(first) | 1;
+        block->dim = {launch->block[0], launch->block[1], launch->block[2]};
+        block->grid = {launch->grid[0], launch->grid[1], launch->grid[2]};
+        block->dynamic_bytes = launch->shared_bytes;
+        memset(block->found, 0, sizeof(block->found));
+        block->generation = __atomic_load_n(launch->generation, __ATOMIC_ACQUIRE);
+    }
+    touched_reset(grid.touched);
+    grid.releases.count = 0;
+    grid.published = false;
+    grid.checked = blocks > 1 && blocks < UINT32_MAX;
+    Order order(first, blocks);
+    // Two blocks share the stacks, if they suffice.
+    bool alone = first.dim.x * first.dim.y * first.dim.z > THREADS_MAX / 2;
+    uint32_t slots = alone || blocks == 1 ? 1 : SIDE_BY_SIDE;
+    bool runs[SIDE_BY_SIDE] = {};
+    for (uint64_t begun = 0, ended = 0; ended < blocks && outcome->fault == FAULT_NONE;) {
+        uint32_t slot = draw_below(first, slots);
+        Block& block = *kept[slot];
+        the_block = &block;
+        if (!runs[slot]) {
+            if (begun == blocks) {
+                continue;
+            }
+            uint64_t at = order.next();
+            block.number = static_cast<uint32_t>(at) + 1;
+            block.index.x = static_cast<uint32_t>(at % launch->grid[0]);
+            block.index.y = static_cast<uint32_t>(at / launch->grid[0] % launch->grid[1]);
+            block.index.z = static_cast<uint32_t>(at / launch->grid[0] / launch->grid[1]);
+            begin_block(block);
+            begun += 1;
+            runs[slot] = true;
+        }
+        bool others = slots > 1 && (begun < blocks || runs[1 - slot]);
+        if (run_block(block, others ? 1 + draw_below(block, TURN_MAX) : 0)) {
+            runs[slot] = false;
+            ended += 1;
+        }
     }
     the_block = nullptr;
     return outcome->fault;
 }
 
+const Page* const* kvt_emu_touched(uint32_t* count) {
+    const Touched& touched = kept[0]->grid_state->touched;
+    *count = touched.count;
+    return touched.all;
+}
+
 void kvt_emu_release() {
-    if (kept == nullptr) {
+    if (kept[0] == nullptr) {
         return;
     }
-    free_stacks(*kept);
-    free_arena(*kept);
-    free_queues(*kept);
-    release_signals(*kept);
-    free(kept);
-    kept = nullptr;
+    Grid* grid = kept[0]->grid_state;
+    free_touched(grid->touched);
+    free_blocks(*grid);
+    free(grid);
+    free_stacks(*kept[0]);
+    for (Block*& block : kept) {
+        free_arena(*block);
+        free_queues(*block);
+        release_signals(*block);
+        free(block->acquired.all);
+        free(block);
+        block = nullptr;
+    }
 }
 
 uint3 kvt_emu_thread_index() { return the_block->current->index; }

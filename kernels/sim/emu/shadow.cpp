@@ -16,7 +16,6 @@ namespace {
 
 // A cell: the time in the upper bits, the thread in the lower bits. 0 is no thread; 1 to 1024 a thread; then groups of threads, by
 // kind.
-constexpr uint32_t WHO_BITS = 11;
 constexpr uint32_t WHO_MASK = (1u << WHO_BITS) - 1;
 constexpr uint32_t READERS_OF_WARP = 1025;  // + warp
 constexpr uint32_t READERS = READERS_OF_WARP + WARPS_MAX;
@@ -24,8 +23,7 @@ constexpr uint32_t ATOMICS_OF_WARP = READERS + 1;  // + warp
 constexpr uint32_t ATOMICS = ATOMICS_OF_WARP + WARPS_MAX;
 constexpr uint32_t IN_FLIGHT = ATOMICS + 1;
 static_assert(IN_FLIGHT <= WHO_MASK, "who fits its bits");
-// Above this many synchronisations of a block the times no longer fit: races are not checked then, everything else is.
-constexpr uint32_t TIME_MAX = (1u << (32 - WHO_BITS)) - 1;
+// Above TIME_MAX synchronisations of a block the times no longer fit: races are not checked then, everything else is.
 
 constexpr unsigned char POISON = 0xff;  // NaN in every float format, -1 as an index
 constexpr uint32_t GAP = 128;
@@ -34,24 +32,31 @@ bool met_warp(const Met& met, uint32_t mine, uint32_t warp, uint32_t time) {
     return (warp == mine && time < met.warp) || (time < met.warps_when && (met.warps >> warp & 1) != 0);
 }
 
-// Returns whether the access in `cell` happened before now, for this thread.
-bool ordered(const Fiber& me, uint32_t cell) {
+}  // namespace
+
+bool met_before(const Met& met, uint32_t mine, uint32_t cell) {
     uint32_t who = cell & WHO_MASK, time = cell >> WHO_BITS;
-    if (who == me.id + 1 || time < me.met.block) {
+    if (time < met.block) {
         return true;
     }
     if (who <= THREADS_MAX) {
         uint32_t warp = (who - 1) / WARP, lane = (who - 1) % WARP;
-        return met_warp(me.met, me.warp, warp, time) ||
-               (warp == me.warp && time < me.met.lanes_when && (me.met.lanes >> lane & 1) != 0);
+        return met_warp(met, mine, warp, time) || (warp == mine && time < met.lanes_when && (met.lanes >> lane & 1) != 0);
     }
     if (who >= READERS_OF_WARP && who < READERS) {
-        return met_warp(me.met, me.warp, who - READERS_OF_WARP, time);
+        return met_warp(met, mine, who - READERS_OF_WARP, time);
     }
     if (who >= ATOMICS_OF_WARP && who < ATOMICS) {
-        return met_warp(me.met, me.warp, who - ATOMICS_OF_WARP, time);
+        return met_warp(met, mine, who - ATOMICS_OF_WARP, time);
     }
     return false;
+}
+
+namespace {
+
+// Returns whether the access in `cell` happened before now, for this thread.
+bool ordered(const Fiber& me, uint32_t cell) {
+    return (cell & WHO_MASK) == me.id + 1 || met_before(me.met, me.warp, cell);
 }
 
 void name(char* text, size_t bytes, uint32_t cell) {
@@ -147,14 +152,16 @@ void shared_read(Block& block, const void* p, uint32_t bytes, const void* pc) {
     uint32_t at = locate(block, p, bytes, "reads", pc);
     Fiber& me = *block.current;
     uint32_t mine = stamp(block, me.id + 1);
+    uint32_t passed = 0;  // the last cell found in order: bytes of a word mostly have the same
     for (uint32_t i = at; i < at + bytes; ++i) {
         uint32_t written = block.written[i];
         if (written == 0) {
             fail(block, FAULT_RACE, pc, "reads shared byte %u, which was never written", i);
         }
-        if ((written & WHO_MASK) == IN_FLIGHT || (!ordered(me, written) && watching(block))) {
+        if (written != passed && ((written & WHO_MASK) == IN_FLIGHT || (!ordered(me, written) && watching(block)))) {
             race(block, i, "reads", written, "wrote", pc);
         }
+        passed = written;
         uint32_t seen = block.seen[i];
         if (seen == 0 || ordered(me, seen)) {
             block.seen[i] = mine;

@@ -93,7 +93,7 @@ __device__ void lanes(const InstructionParams& p) {
 }
 KVT_KERNEL(kvt_sim_lanes, InstructionParams, 32, lanes)
 
-// Ways to order shared memory besides __syncthreads: __syncwarp, a named barrier of two warps of four, atomics. out[128].
+// Ways to order shared memory besides __syncthreads: __syncwarp, a named barrier of two warps of four, atomics. out[grid][128].
 __device__ void meetings(const InstructionParams& p) {
     KVT_SHARED(u32, words, 128);
     KVT_SHARED(u32, count, 1);
@@ -111,6 +111,6 @@ __device__ void meetings(const InstructionParams& p) {
     __syncthreads();
     atomicAdd(count, 1u);
     __syncthreads();
-    reinterpret_cast<u32*>(p.out)[t] = sum + count[0];
+    reinterpret_cast<u32*>(p.out)[blockIdx.x * 128 + t] = sum + count[0];
 }
 KVT_KERNEL(kvt_sim_meetings, InstructionParams, 128, meetings)

@@ -169,3 +169,7 @@ __device__ void total(const PlantedParams& p) {
     }
 }
 KVT_KERNEL(kvt_sim_total, PlantedParams, 32, total)
+
+// Counts the threads of all blocks.
+__device__ void count(const PlantedParams& p) { atomicAdd(reinterpret_cast<u64*>(p.word), u64(1)); }
+KVT_KERNEL(kvt_sim_count, PlantedParams, 1024, count)

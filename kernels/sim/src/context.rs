@@ -60,10 +60,11 @@ pub(crate) fn retain(at: usize) -> Result<usize, Code> {
     Ok(handle(at))
 }
 
-pub(crate) fn release(at: usize) -> Code {
-    let Some(device) = device(at) else { return code::INVALID_DEVICE };
+/// Release a primary context; return whether nothing holds it any more.
+pub(crate) fn release(at: usize) -> Result<bool, Code> {
+    let device = device(at).ok_or(code::INVALID_DEVICE)?;
     let held = device.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| held.checked_sub(1));
-    if held.is_err() { code::INVALID_CONTEXT } else { SUCCESS }
+    held.map(|before| before == 1).map_err(|_| code::INVALID_CONTEXT)
 }
 
 fn lost_code(device: &Device) -> Result<(), Code> {
@@ -83,6 +84,22 @@ pub(crate) fn lose(at: usize, code: Code) {
 /// Return the result that made a device lost, or 0.
 pub(crate) fn lost(at: usize) -> Code {
     DEVICES.get(at).map_or(0, |device| device.lost.load(Ordering::Acquire))
+}
+
+/// Report a fault of the program that a GPU would not survive, and lose the device.
+pub(crate) fn fault(at: usize, why: &str) -> Code {
+    eprintln!("kvtide stand-in: {why}");
+    lose(at, code::ILLEGAL_ADDRESS);
+    code::ILLEGAL_ADDRESS
+}
+
+/// Return the result for a call that needs a context: this thread has none, or nothing holds it any more.
+pub(crate) fn attached() -> Code {
+    match CURRENT.with_borrow(|stack| stack.last().copied()) {
+        None => code::INVALID_CONTEXT,
+        Some(at) if DEVICES[at].held.load(Ordering::Relaxed) == 0 => code::CONTEXT_DESTROYED,
+        Some(_) => SUCCESS,
+    }
 }
 
 /// Return the device of this thread's current context, or the error for a call that needs one.

@@ -2,7 +2,9 @@
 
 use crate::{
     code::{self, Code},
-    memory, stream,
+    memory::{self, Kind},
+    order::{self, Clock, Touched},
+    stream,
 };
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -21,6 +23,19 @@ struct KvtKernel {
 struct EmuRange {
     low: u64,
     high: u64,
+    host: bool,
+}
+
+/// Size of a page, in bytes.
+const PAGE: u64 = 4096;
+
+/// Accesses of a launch to a page: a bit for each byte.
+#[repr(C)]
+struct EmuPage {
+    at: u64,
+    read: [u64; PAGE as usize / 64],
+    written: [u64; PAGE as usize / 64],
+    // Fields of the emulator follow.
 }
 
 #[repr(C)]
@@ -32,7 +47,11 @@ struct EmuLaunch {
     params: *const c_void,
     seed: u64,
     // SAFETY: a type; `find_range` may be called only from a launch.
-    find: unsafe extern "C" fn(u64, *mut EmuRange) -> bool,
+    find: unsafe extern "C" fn(u32, u64, *mut EmuRange) -> bool,
+    device: u32,
+    // SAFETY: a type; `publish` may be called only from a launch, with its context.
+    publish: unsafe extern "C" fn(*const Clock),
+    context: *const Clock,
     generation: *const u64,
 }
 
@@ -40,6 +59,7 @@ struct EmuLaunch {
 struct EmuOutcome {
     fault: u32,
     pc: *const c_void,
+    read_words: bool,
     text: [c_char; 480],
 }
 
@@ -55,6 +75,7 @@ unsafe extern "C" {
     fn kvt_emu_launch(launch: *const EmuLaunch, outcome: *mut EmuOutcome) -> u32;
     fn kvt_emu_copy(to: *mut c_void, from: *const c_void, bytes: usize) -> bool;
     fn kvt_emu_fill(to: *mut c_void, byte: c_int, bytes: usize) -> bool;
+    fn kvt_emu_touched(count: *mut u32) -> *const *const EmuPage;
     fn kvt_emu_release();
 }
 
@@ -90,24 +111,44 @@ pub(crate) fn find(_name: &CStr) -> Option<Kernel> {
     None
 }
 
-/// Return the memory range that contains an address.
+/// Return the memory range of a device that contains an address.
 ///
 /// # Safety
 /// The range is writable memory of the emulator.
-unsafe extern "C" fn find_range(address: u64, range: *mut EmuRange) -> bool {
-    match memory::find(address) {
+unsafe extern "C" fn find_range(device: u32, address: u64, range: *mut EmuRange) -> bool {
+    match memory::find(address).filter(|found| found.is_for(device as usize)) {
         Some(found) => {
             // SAFETY: writable memory of the emulator.
-            unsafe { *range = EmuRange { low: found.base, high: found.base + found.bytes as u64 } };
+            unsafe {
+                *range = EmuRange {
+                    low: found.base,
+                    high: found.base + found.bytes as u64,
+                    host: found.kind == Kind::Registered,
+                }
+            };
             true
         }
         None => false,
     }
 }
 
-/// Run a launch to its end on this thread.
+/// Note that a kernel writes a word of host memory, which a host may read.
+///
+/// # Safety
+/// The clock is that of the launch.
+unsafe extern "C" fn publish(clock: *const Clock) {
+    // SAFETY: guaranteed by the caller.
+    order::see(unsafe { &*clock });
+}
+
+/// Run a launch to its end on this thread; return the memory that it touched other than by atomics.
 #[cfg(emulator)]
-pub(crate) fn launch(launch: &stream::Launch, seed: u64) -> Result<(), (Code, String)> {
+pub(crate) fn launch(
+    launch: &stream::Launch,
+    device: usize,
+    clock: &mut Clock,
+    seed: u64,
+) -> Result<Vec<Touched>, (Code, String)> {
     let asked = EmuLaunch {
         kernel: launch.kernel.raw,
         grid: launch.grid,
@@ -116,13 +157,20 @@ pub(crate) fn launch(launch: &stream::Launch, seed: u64) -> Result<(), (Code, St
         params: launch.params.as_ptr().cast(),
         seed,
         find: find_range,
+        device: device as u32,
+        publish,
+        context: clock,
         generation: memory::GENERATION.as_ptr(),
     };
-    let mut outcome = EmuOutcome { fault: 0, pc: std::ptr::null(), text: [0; 480] };
+    let mut outcome = EmuOutcome { fault: 0, pc: std::ptr::null(), read_words: false, text: [0; 480] };
     // SAFETY: both structs are the emulator's, laid out as in emu.h; the parameters are as long as the kernel's.
     let fault = unsafe { kvt_emu_launch(&asked, &mut outcome) };
     if fault == 0 {
-        return Ok(());
+        if outcome.read_words {
+            // As after a stream's wait for a word.
+            clock.join(&order::ended());
+        }
+        return Ok(touched());
     }
     // SAFETY: the emulator terminates its text with a zero byte within the buffer.
     let mut text = unsafe { CStr::from_ptr(outcome.text.as_ptr()) }.to_string_lossy().into_owned();
@@ -135,6 +183,44 @@ pub(crate) fn launch(launch: &stream::Launch, seed: u64) -> Result<(), (Code, St
         _ => code::LAUNCH_FAILED,
     };
     Err((code, text))
+}
+
+/// Return the memory that this thread's last launch touched.
+#[cfg(emulator)]
+fn touched() -> Vec<Touched> {
+    let mut count = 0;
+    // SAFETY: a launch ran on this thread; its pages stay until the next one.
+    let mut pages: Vec<&EmuPage> = unsafe {
+        let all = kvt_emu_touched(&mut count);
+        (0..count as usize).map(|at| &**all.add(at)).collect()
+    };
+    pages.sort_unstable_by_key(|page| page.at);
+    let mut touched: Vec<Touched> = vec![];
+    for write in [false, true] {
+        for page in &pages {
+            for (at, &bits) in if write { &page.written } else { &page.read }.iter().enumerate() {
+                runs(bits, |first, end| {
+                    let (low, high) = (page.at * PAGE + at as u64 * 64 + first, page.at * PAGE + at as u64 * 64 + end);
+                    match touched.last_mut() {
+                        Some(last) if last.1 == low && last.2 == write => last.1 = high,
+                        _ => touched.push((low, high, write)),
+                    }
+                });
+            }
+        }
+    }
+    touched
+}
+
+/// Call a function with the first bit of each run of ones, and the one after its last.
+#[cfg(emulator)]
+fn runs(mut bits: u64, mut each: impl FnMut(u64, u64)) {
+    while bits != 0 {
+        let first = bits.trailing_zeros();
+        let end = first + (bits >> first).trailing_ones();
+        each(first.into(), end.into());
+        bits = if end == 64 { 0 } else { bits >> end << end };
+    }
 }
 
 /// Return file and line of an instruction of this library, if `addr2line` is installed.
@@ -159,7 +245,12 @@ fn place_of(pc: *const c_void) -> Option<String> {
 
 /// Fail: no kernel can be found, so none is launched.
 #[cfg(not(emulator))]
-pub(crate) fn launch(_launch: &stream::Launch, _seed: u64) -> Result<(), (Code, String)> {
+pub(crate) fn launch(
+    _launch: &stream::Launch,
+    _device: usize,
+    _clock: &mut Clock,
+    _seed: u64,
+) -> Result<Vec<Touched>, (Code, String)> {
     Err((code::LAUNCH_FAILED, "built without a compiler for kernels".to_owned()))
 }
 

@@ -1,5 +1,6 @@
 //! Events: points in a stream's work.
 
+use crate::order::Clock;
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::Instant,
@@ -10,23 +11,32 @@ pub(crate) struct Event {
     pub device: usize,
     pub timed: bool,
     state: Mutex<State>,
-    changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// Number of records.
-    recorded: u64,
-    /// The last record that its stream has reached.
-    reached: u64,
-    when: Option<Instant>,
+    last: Option<Arc<Record>>,
     /// Its last record went into a graph.
     captured: bool,
 }
 
+/// A record of an event.
+#[derive(Default)]
+pub(crate) struct Record {
+    reached: Mutex<Option<Reached>>,
+    changed: Condvar,
+}
+
+/// When its stream reached a record, and what is ordered before it.
+#[derive(Clone)]
+pub(crate) struct Reached {
+    pub when: Instant,
+    pub clock: Arc<Clock>,
+}
+
 impl Event {
     pub fn new(device: usize, timed: bool) -> Arc<Self> {
-        Arc::new(Self { device, timed, state: Mutex::default(), changed: Condvar::new() })
+        Arc::new(Self { device, timed, state: Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -34,17 +44,15 @@ impl Event {
     }
 
     /// Return a new record, which its stream will reach.
-    pub fn record(&self) -> u64 {
-        let mut state = self.lock();
-        state.captured = false;
-        state.recorded += 1;
-        state.recorded
+    pub fn record(&self) -> Arc<Record> {
+        let record = Arc::<Record>::default();
+        *self.lock() = State { last: Some(Arc::clone(&record)), captured: false };
+        record
     }
 
     /// Note that it was recorded into a graph: nothing reaches that record.
-    pub fn capture(&self) -> u64 {
+    pub fn capture(&self) {
         self.lock().captured = true;
-        0
     }
 
     /// Return whether its last record went into a graph.
@@ -53,36 +61,34 @@ impl Event {
     }
 
     /// Return the last record, for which a wait waits.
-    pub fn last(&self) -> u64 {
-        self.lock().recorded
+    pub fn last(&self) -> Option<Arc<Record>> {
+        self.lock().last.clone()
+    }
+}
+
+impl Record {
+    fn lock(&self) -> MutexGuard<'_, Option<Reached>> {
+        self.reached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Note that the stream has reached a record.
-    pub fn reach(&self, record: u64) {
-        let mut state = self.lock();
-        if record > state.reached {
-            state.reached = record;
-            state.when = Some(Instant::now());
-        }
+    /// Note that the stream has reached it.
+    pub fn reach(&self, clock: Clock) {
+        *self.lock() = Some(Reached { when: Instant::now(), clock: Arc::new(clock) });
         self.changed.notify_all();
     }
 
-    /// Block a stream's thread until a record was reached.
-    pub fn wait(&self, record: u64) {
-        let mut state = self.lock();
-        while state.reached < record {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+    /// Block a stream's thread until it was reached; return what is ordered before it.
+    pub fn wait(&self) -> Arc<Clock> {
+        let mut reached = self.lock();
+        loop {
+            if let Some(reached) = &*reached {
+                return Arc::clone(&reached.clock);
+            }
+            reached = self.changed.wait(reached).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Return whether its last record was reached.
-    pub fn is_done(&self) -> bool {
-        let state = self.lock();
-        state.reached >= state.recorded
-    }
-
-    /// Return when its last record was reached; `None` if it was never recorded.
-    pub fn when(&self) -> Option<Instant> {
-        self.lock().when
+    pub fn reached(&self) -> Option<Reached> {
+        self.lock().clone()
     }
 }

@@ -21,6 +21,7 @@ mod fault;
 mod install;
 mod memory;
 mod module;
+mod order;
 mod rng;
 mod settings;
 mod stream;

@@ -6,7 +6,7 @@
 
 use crate::{
     code::{self, Code},
-    context, settings,
+    context, order, settings,
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -45,6 +45,14 @@ impl Range {
     fn end(&self) -> u64 {
         self.base + self.bytes as u64
     }
+
+    /// Return whether a device may access it: its own memory, or the host's. There are no calls that enable access to a peer.
+    pub fn is_for(&self, at: usize) -> bool {
+        match self.kind {
+            Kind::Allocated { device, .. } | Kind::Mapped { device } => device == at,
+            Kind::Registered => true,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -80,14 +88,14 @@ pub(crate) fn find(address: u64) -> Option<Range> {
     ranges.by_base.range(..=address).next_back().map(|(_, range)| *range).filter(|range| address < range.end())
 }
 
-/// Return whether every byte is in a range, in adjacent ranges if there are several.
-pub(crate) fn is_known(address: u64, bytes: usize) -> bool {
+/// Return whether every byte is in a range that a device may access, in adjacent ranges if there are several.
+pub(crate) fn is_known(address: u64, bytes: usize, device: usize) -> bool {
     let Some(end) = address.checked_add(bytes as u64) else { return false };
     let mut at = address;
     while at < end {
         match find(at) {
-            Some(range) => at = range.end(),
-            None => return false,
+            Some(range) if range.is_for(device) => at = range.end(),
+            _ => return false,
         }
     }
     true
@@ -220,10 +228,12 @@ pub(crate) fn allocate(at: usize, bytes: usize) -> Result<u64, Code> {
 }
 
 /// `cuMemFree`; the caller has waited for the device.
-pub(crate) fn free(address: u64) -> Code {
+pub(crate) fn free(address: u64, at: usize) -> Code {
     write(|ranges| match ranges.by_base.get(&address).map(|range| range.kind) {
+        Some(Kind::Allocated { device, .. }) if device != at => code::INVALID_CONTEXT,
         Some(Kind::Allocated { device, mapped_bytes }) => {
             ranges.by_base.remove(&address);
+            order::forget(address, mapped_bytes);
             GENERATION.fetch_add(1, Ordering::Release);
             clear(address, mapped_bytes);
             give_back(device, mapped_bytes);
@@ -326,9 +336,9 @@ pub(crate) fn map(address: u64, bytes: usize, handle: u64) -> Code {
 }
 
 /// `cuMemSetAccess`: makes the memory accessible.
-pub(crate) fn allow(address: u64, bytes: usize) -> Code {
+pub(crate) fn allow(address: u64, bytes: usize, device: usize) -> Code {
     match find(address) {
-        Some(range) if range.base == address && range.bytes == bytes && matches!(range.kind, Kind::Mapped { .. }) => {
+        Some(range) if range.base == address && range.bytes == bytes && range.kind == (Kind::Mapped { device }) => {
             if fill(address, bytes) {
                 code::SUCCESS
             } else {
@@ -347,6 +357,7 @@ pub(crate) fn unmap(address: u64, bytes: usize) -> Code {
             return code::INVALID_VALUE;
         }
         ranges.by_base.remove(&address);
+        order::forget(address, bytes);
         GENERATION.fetch_add(1, Ordering::Release);
         clear(address, bytes);
         let handle = MAPPED.write().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&address);
@@ -390,10 +401,11 @@ fn is_mapped(address: u64, bytes: usize) -> bool {
 /// `cuMemHostUnregister`.
 pub(crate) fn unregister(address: u64) -> Code {
     write(|ranges| {
-        if ranges.by_base.get(&address).is_none_or(|range| range.kind != Kind::Registered) {
+        let Some(range) = ranges.by_base.get(&address).copied().filter(|range| range.kind == Kind::Registered) else {
             return code::NOT_REGISTERED;
-        }
+        };
         ranges.by_base.remove(&address);
+        order::forget(address, range.bytes);
         GENERATION.fetch_add(1, Ordering::Release);
         code::SUCCESS
     })

@@ -7,8 +7,9 @@ use crate::{
     code::{self, Code},
     context,
     emulator::{self, Kernel},
-    event::Event,
+    event::Record,
     memory,
+    order::{self, Access, Clock, Touched},
     rng::Rng,
     settings,
 };
@@ -27,6 +28,7 @@ const LOOK: Duration = Duration::from_micros(20);
 /// A launch with a copy of its parameters from the time of the enqueue.
 pub(crate) struct Launch {
     pub kernel: Kernel,
+    pub name: String,
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub shared_bytes: u32,
@@ -51,8 +53,8 @@ pub(crate) enum Op {
         bytes: usize,
     },
     Launch(Box<Launch>),
-    Record(Arc<Event>, u64),
-    Wait(Arc<Event>, u64),
+    Record(Arc<Record>),
+    Wait(Arc<Record>),
     WaitWord {
         at: u64,
         value: u64,
@@ -87,7 +89,7 @@ impl Op {
             Self::Fill { at, bytes, .. } => vec![(*at, *bytes)],
             Self::WaitWord { at, .. } | Self::WriteWord { at, .. } => vec![(*at, size_of::<u64>())],
             // Accesses of a kernel are checked when it runs.
-            Self::Launch(_) | Self::Record(..) | Self::Wait(..) => vec![],
+            Self::Launch(_) | Self::Record(_) | Self::Wait(_) => vec![],
         };
         let module = if let Self::Launch(launch) = self { Some(launch.module) } else { None };
         Uses { ranges, module }
@@ -102,7 +104,7 @@ impl Op {
             Self::Launch(_) | Self::Fill { .. } => true,
             Self::Copy { to, from, .. } => on_device(*to) && on_device(*from),
             Self::Batch(copies) => copies.iter().any(|&(to, from, _)| on_device(to) && on_device(from)),
-            Self::Record(..) | Self::Wait(..) | Self::WaitWord { .. } | Self::WriteWord { .. } => false,
+            Self::Record(_) | Self::Wait(_) | Self::WaitWord { .. } | Self::WriteWord { .. } => false,
         }
     }
 }
@@ -138,18 +140,28 @@ static ENQUEUED: AtomicU64 = AtomicU64::new(0);
 /// A stream; its handle is the address inside the `Arc`.
 pub(crate) struct Stream {
     pub device: usize,
+    number: usize,
     hardware_queue: u64,
+    /// What is ordered before its next operation.
+    clock: Mutex<Clock>,
     queue: Mutex<Queue>,
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct Queue {
-    /// With their order.
-    ops: VecDeque<(u64, Op)>,
+    ops: VecDeque<Enqueued>,
     running: Option<Uses>,
     gate: Option<Gate>,
     closed: bool,
+}
+
+/// An operation in a queue.
+struct Enqueued {
+    order: u64,
+    op: Op,
+    /// What the host had seen.
+    seen: Arc<Clock>,
 }
 
 impl Stream {
@@ -158,7 +170,14 @@ impl Stream {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let hardware_queue = number % settings::get().connections;
-        let stream = Arc::new(Self { device, hardware_queue, queue: Mutex::default(), changed: Condvar::new() });
+        let stream = Arc::new(Self {
+            device,
+            number: number as usize,
+            hardware_queue,
+            clock: Mutex::default(),
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+        });
         if settings::get().strict {
             let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
             all.retain(|stream| stream.strong_count() > 0);
@@ -180,7 +199,8 @@ impl Stream {
             return Ok(());
         }
         let _device = settings::get().strict.then(|| DEVICE.read().unwrap_or_else(PoisonError::into_inner));
-        self.lock().ops.push_back((ENQUEUED.fetch_add(1, Ordering::Relaxed), op));
+        let (order, seen) = (ENQUEUED.fetch_add(1, Ordering::Relaxed), order::seen());
+        self.lock().ops.push_back(Enqueued { order, op, seen });
         self.changed.notify_one();
         Ok(())
     }
@@ -190,15 +210,24 @@ impl Stream {
         std::ptr::from_ref(self).addr()
     }
 
-    pub fn is_idle(&self) -> bool {
+    /// Return whether it is idle, for the host, which has then seen the end of its work.
+    pub fn saw_idle(&self) -> bool {
         let queue = self.lock();
-        queue.ops.is_empty() && queue.running.is_none()
+        let idle = queue.ops.is_empty() && queue.running.is_none();
+        if idle {
+            order::see(&self.clock());
+        }
+        idle
+    }
+
+    fn clock(&self) -> MutexGuard<'_, Clock> {
+        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Return whether an operation that has not ended uses it.
     pub fn needs(&self, taken: Taken) -> bool {
         let queue = self.lock();
-        queue.running.iter().any(|uses| uses.needs(taken)) || queue.ops.iter().any(|(_, op)| op.uses().needs(taken))
+        queue.running.iter().any(|uses| uses.needs(taken)) || queue.ops.iter().any(|next| next.op.uses().needs(taken))
     }
 
     /// Return the word that it waits for, and the thread that enqueued the wait.
@@ -212,8 +241,7 @@ impl Stream {
     fn waits_before(&self, order: u64) -> bool {
         let queue = self.lock();
         let waits = queue.gate.as_ref().is_some_and(|gate| gate.order < order && is_shut(gate.at, gate.value));
-        let will =
-            |(of, op): &(u64, Op)| matches!(op, Op::WaitWord { at, value, .. } if *of < order && is_shut(*at, *value));
+        let will = |next: &Enqueued| matches!(next.op, Op::WaitWord { at, value, .. } if next.order < order && is_shut(at, value));
         waits || queue.ops.iter().any(will)
     }
 
@@ -241,17 +269,17 @@ impl Stream {
         }
     }
 
-    fn next(&self) -> Option<(u64, Op)> {
+    fn next(&self) -> Option<Enqueued> {
         let mut queue = self.lock();
         queue.running = None;
         queue.gate = None;
         loop {
-            if let Some(op) = queue.ops.pop_front() {
-                queue.running = Some(op.1.uses());
-                if let (order, Op::WaitWord { at, value, by }) = &op {
-                    queue.gate = Some(Gate { order: *order, at: *at, value: *value, by: by.clone() });
+            if let Some(next) = queue.ops.pop_front() {
+                queue.running = Some(next.op.uses());
+                if let Op::WaitWord { at, value, by } = &next.op {
+                    queue.gate = Some(Gate { order: next.order, at: *at, value: *value, by: by.clone() });
                 }
-                return Some(op);
+                return Some(next);
             }
             if queue.closed {
                 return None;
@@ -261,18 +289,25 @@ impl Stream {
     }
 
     fn work(&self, mut rng: Rng) {
-        while let Some((order, op)) = self.next() {
+        let mut operation = 0;
+        while let Some(Enqueued { order, op, seen }) = self.next() {
             dawdle(&mut rng);
             self.wait_for_queue(order, &op);
+            operation += 1;
+            let mut clock = self.clock().clone();
+            clock.join(&seen);
+            clock.set(self.number, operation);
             let lost = context::lost(self.device) != 0;
             let done = match op {
-                Op::Record(event, record) => {
-                    event.reach(record);
+                Op::Record(record) => {
+                    record.reach(clock.clone());
                     Ok(())
                 }
                 _ if lost => Ok(()),
-                op => self.carry_out(op, &mut rng),
+                op => self.carry_out(op, &mut clock, &mut rng),
             };
+            *self.clock() = clock;
+            order::end(self.number, operation);
             if let Err((code, what)) = done {
                 eprintln!("kvtide stand-in: cuda:{}: {what} (seed {})", self.device, settings::get().seed);
                 context::lose(self.device, code);
@@ -281,40 +316,72 @@ impl Stream {
         emulator::release();
     }
 
-    fn carry_out(&self, op: Op, rng: &mut Rng) -> Result<(), (Code, String)> {
+    /// Check that accesses of the operation are ordered with those of others.
+    fn access(&self, name: &str, clock: &Clock, touched: &[Touched]) -> Result<(), (Code, String)> {
+        let access = Access { stream: self.number, operation: clock.of(self.number), name: name.into() };
+        order::access(&access, clock, touched).map_err(|why| (code::LAUNCH_FAILED, why))
+    }
+
+    fn carry_out(&self, op: Op, clock: &mut Clock, rng: &mut Rng) -> Result<(), (Code, String)> {
         match op {
-            Op::Copy { to, from, bytes } => copy(to, from, bytes),
+            Op::Copy { to, from, bytes } => {
+                self.access("a copy", clock, &[range(from, bytes, false), range(to, bytes, true)])?;
+                self.copy(to, from, bytes)
+            }
             Op::Batch(mut copies) => {
+                let touched: Vec<Touched> = copies
+                    .iter()
+                    .flat_map(|&(to, from, bytes)| [range(from, bytes, false), range(to, bytes, true)])
+                    .collect();
+                self.access("a batch of copies", clock, &touched)?;
                 while !copies.is_empty() {
                     let (to, from, bytes) = copies.swap_remove(rng.below(copies.len()));
-                    copy(to, from, bytes)?;
+                    self.copy(to, from, bytes)?;
                 }
                 Ok(())
             }
             Op::Fill { at, byte, bytes } => {
-                let filled = memory::is_known(at, bytes) && emulator::fill(at, byte, bytes);
+                self.access("a fill", clock, &[range(at, bytes, true)])?;
+                let filled = memory::is_known(at, bytes, self.device) && emulator::fill(at, byte, bytes);
                 if filled {
                     Ok(())
                 } else {
                     Err((code::ILLEGAL_ADDRESS, format!("fill of {bytes} bytes at {at:#x}: not memory")))
                 }
             }
-            Op::Launch(launch) => emulator::launch(&launch, rng.draw()),
-            Op::Record(event, record) => {
-                event.reach(record);
+            Op::Launch(launch) => {
+                let touched = emulator::launch(&launch, self.device, clock, rng.draw())?;
+                self.access(&launch.name, clock, &touched)
+            }
+            Op::Record(record) => {
+                record.reach(clock.clone());
                 Ok(())
             }
-            Op::Wait(event, record) => {
-                event.wait(record);
+            Op::Wait(record) => {
+                clock.join(&record.wait());
                 Ok(())
             }
-            Op::WaitWord { at, value, .. } => self.wait_word(at, value),
+            Op::WaitWord { at, value, .. } => {
+                self.wait_word(at, value)?;
+                clock.join(&order::ended());
+                Ok(())
+            }
             Op::WriteWord { at, value } => {
                 let word = word(at)?;
+                order::see(clock);
                 word.store(value, Ordering::Release);
                 Ok(())
             }
         }
+    }
+
+    fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), (Code, String)> {
+        let known = [to, from].iter().all(|&at| memory::is_known(at, bytes, self.device));
+        if known && emulator::copy(to, from, bytes) {
+            return Ok(());
+        }
+        let text = format!("copy of {bytes} bytes from {from:#x} to {to:#x}: not all of it is memory");
+        Err((code::ILLEGAL_ADDRESS, text))
     }
 
     /// Wait for a word with CUDA's GEQ.
@@ -330,6 +397,10 @@ impl Stream {
     }
 }
 
+fn range(at: u64, bytes: usize, write: bool) -> Touched {
+    (at, at + bytes as u64, write)
+}
+
 /// Return whether a wait for a word has not ended.
 fn is_shut(at: u64, value: u64) -> bool {
     word(at).is_ok_and(|word| is_before(word, value))
@@ -342,19 +413,11 @@ fn is_before(word: &AtomicU64, value: u64) -> bool {
 
 /// Return a word that hosts and devices share. It is looked up each time, because a word in freed memory is a fault.
 fn word(at: u64) -> Result<&'static AtomicU64, (Code, String)> {
-    if !at.is_multiple_of(8) || !memory::is_known(at, 8) {
+    if !at.is_multiple_of(8) || memory::find(at).is_none() {
         return Err((code::ILLEGAL_ADDRESS, format!("a stream's word at {at:#x}: not memory")));
     }
     // SAFETY: aligned, and in memory that is known now; unmapping it while a stream uses it breaks the driver's rules.
     Ok(unsafe { &*std::ptr::with_exposed_provenance::<AtomicU64>(at as usize) })
-}
-
-fn copy(to: u64, from: u64, bytes: usize) -> Result<(), (Code, String)> {
-    let known = memory::is_known(to, bytes) && memory::is_known(from, bytes);
-    if known && emulator::copy(to, from, bytes) {
-        return Ok(());
-    }
-    Err((code::ILLEGAL_ADDRESS, format!("copy of {bytes} bytes from {from:#x} to {to:#x}: not all of it is memory")))
 }
 
 /// Delay the stream at random, so that an unsynchronised order does not arise by itself.

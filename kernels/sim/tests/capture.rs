@@ -19,6 +19,7 @@ fn asked(cuda: &Cuda, capture: u32, thread: u32) -> (u32, u32) {
     assert_eq!(cuda.begin_capture(stream, capture), 0);
     let answer = std::thread::scope(|scope| {
         let asking = || {
+            cuda.attach(0);
             assert_eq!(cuda.exchange_mode(thread), GLOBAL, "the default");
             cuda.query(event)
         };

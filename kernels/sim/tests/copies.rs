@@ -34,6 +34,8 @@ fn copies_of_a_batch_that_write_the_same_bytes_are_refused() {
     let cuda = Cuda::new(&["kvt_sim_total"]);
     let (from, to, stream) = (cuda.allocate(PAGE), cuda.allocate(PAGE), cuda.stream());
     assert_eq!(cuda.batch(&[(to + 64, from, 64), (to, from, 65)], stream), INVALID_VALUE);
-    assert_eq!(cuda.batch(&[(to + 64, from, 64), (to, from, 64)], stream), 0);
+    assert_eq!(cuda.batch(&[(to + 64, from, 64), (from + 63, to, 64)], stream), INVALID_VALUE, "read and written");
+    assert_eq!(cuda.copy(to + 63, to, 64, stream), INVALID_VALUE);
+    assert_eq!(cuda.batch(&[(to + 64, from, 64), (to, from, 64), (from + 64, to + 128, 64)], stream), 0);
     assert_eq!(cuda.finish(stream), 0);
 }

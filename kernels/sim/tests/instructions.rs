@@ -150,11 +150,11 @@ fn lanes_shuffle_and_vote_as_the_guide_says() {
 #[test]
 fn meetings_of_some_threads_order_their_memory() {
     let cuda = Cuda::new(&["kvt_sim_meetings"]);
-    let (out, stream) = (cuda.allocate(128 * 4), cuda.stream());
+    let (out, stream) = (cuda.allocate(3 * 128 * 4), cuda.stream());
     for _ in 0..20 {
         cuda.launch("kvt_sim_meetings", 3, 128, 0, &Instruction { a: 0, b: 0, out, bf16: 0, way: 0 }, stream);
         assert_eq!(cuda.finish(stream), 0);
-        for (t, got) in (0..128).zip(cuda.get::<u32>(out, 128)) {
+        for (t, got) in (0..128).cycle().zip(cuda.get::<u32>(out, 3 * 128)) {
             let other = t / 64 * 64 + (t + 32) % 64;
             assert_eq!(got, (t ^ 1) + (other ^ 1) * 10 + 128, "thread {t}");
         }

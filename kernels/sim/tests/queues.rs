@@ -26,13 +26,15 @@ fn a_kernel_behind_a_wait_in_its_queue_stalls_and_a_copy_does_not() {
         return;
     }
     let cuda = Cuda::new(&["kvt_sim_total"]);
-    let (input, out, copied) = (cuda.allocate(4096), cuda.allocate(4), cuda.allocate(4096));
+    let (input, copied, outs) = (cuda.allocate(4096), cuda.allocate(4096), cuda.allocate(4 * (QUEUES + 1)));
     let (mut word, mut host) = (vec![0_u64; 512], vec![7_u64; 512]);
     let (at, from) = (cuda.register(&mut word), cuda.register(&mut host));
     let streams: Vec<usize> = (0..=QUEUES).map(|_| cuda.stream()).collect();
     let (waiting, other, behind) = (streams[0], streams[1], streams[QUEUES]);
-    let kernel =
-        |stream| cuda.launch("kvt_sim_total", 1, 32, 0, &Sample { input, out, word: 0, n: 1024, bug: 0 }, stream);
+    let kernel = |stream| {
+        let out = outs + 4 * streams.iter().position(|&one| one == stream).expect("one of them") as u64;
+        cuda.launch("kvt_sim_total", 1, 32, 0, &Sample { input, out, word: 0, n: 1024, bug: 0 }, stream);
+    };
     // In front of the wait: it does not stall.
     kernel(behind);
     assert_eq!(cuda.finish(behind), 0);

@@ -1,6 +1,6 @@
 //! Start, devices, primary contexts.
 
-use super::{check, driver, put};
+use super::{check, driver, kernel, put, queue};
 use crate::{
     code::{self, Code},
     context, settings,
@@ -76,7 +76,12 @@ driver! {
     }
 
     fn cuDevicePrimaryCtxRelease_v2(at: c_int) {
-        check(context::release(device(at)?))?;
+        let at = device(at)?;
+        // The driver resets a primary context that nothing holds.
+        if context::release(at)? {
+            queue::destroy_all(at);
+            kernel::destroy_all(at);
+        }
     }
 
     fn cuCtxGetCurrent(to: *mut usize) {

@@ -1,6 +1,6 @@
 //! Modules and launches.
 
-use super::{Handles, driver, list, put, queue};
+use super::{Handles, Owned, driver, list, put, queue};
 use crate::{
     code, context,
     module::{Function, Module, SHARED_MAX},
@@ -12,8 +12,33 @@ use std::{
 };
 
 static MODULES: Handles<Module> = Handles::new();
-/// Kept after their module is unloaded: a handle is then still known, and launching it does not crash the test.
 static FUNCTIONS: Handles<Function> = Handles::new();
+
+impl Owned for Module {
+    const KIND: &'static str = "module";
+
+    fn device(&self) -> usize {
+        self.device
+    }
+}
+
+impl Owned for Function {
+    const KIND: &'static str = "function";
+
+    fn device(&self) -> usize {
+        self.device
+    }
+}
+
+/// Destroy the modules of a context that ends.
+pub(super) fn destroy_all(at: usize) {
+    MODULES.remove_if(|module| module.device == at);
+    FUNCTIONS.remove_if(|function| function.device == at);
+}
+
+/// Maximum blocks of a grid, and threads of a block, in each dimension (CUDA programming guide, technical specifications).
+const GRID_MAX: [u32; 3] = [0x7fff_ffff, 65535, 65535];
+const BLOCK_MAX: [u32; 3] = [1024, 1024, 64];
 
 /// `CU_JIT_ERROR_LOG_BUFFER` and its size.
 const LOG: u32 = 5;
@@ -38,11 +63,11 @@ driver! {
         options: *const u32,
         values: *const *mut c_void,
     ) {
-        context::current()?;
+        let device = context::current()?;
         list(image.cast::<u8>(), 1)?;
         // SAFETY: not null; PTX is a string that ends in a zero byte.
         let text = unsafe { CStr::from_ptr(image.cast::<c_char>()) };
-        match Module::load(text) {
+        match Module::load(text, device) {
             Ok(module) => put(to, MODULES.add(module))?,
             Err((code, why)) => {
                 if count > 0 {
@@ -59,10 +84,10 @@ driver! {
         queue::unused(Taken::Module(handle), "cuModuleUnload")?;
         queue::drain(device, "cuModuleUnload")?;
         MODULES.remove(handle)?;
+        FUNCTIONS.remove_if(|function| function.module == handle);
     }
 
     fn cuModuleGetFunction(to: *mut usize, module: usize, name: *const c_char) {
-        context::current()?;
         let (handle, module) = (module, MODULES.get(module)?);
         list(name, 1)?;
         // SAFETY: not null; a string that ends in a zero byte.
@@ -70,12 +95,13 @@ driver! {
         put(to, FUNCTIONS.add(Arc::new(module.function(name, handle)?)))?;
     }
 
-    /// Return the maximum threads of a block. Registers and spills are properties of a GPU: 0.
+    /// Return the maximum threads of a block, or its static shared memory. Registers and spills are properties of a GPU: 0.
     fn cuFuncGetAttribute(to: *mut c_int, which: c_uint, handle: usize) {
         let function = FUNCTIONS.get(handle)?;
         let value = match which {
-            0 => function.kernel.threads_max as c_int,
-            1 | 3 | 4 => 0,
+            0 => function.kernel.threads_max.min(function.needs.threads_max()) as c_int,
+            1 => function.needs.shared_bytes as c_int,
+            3 | 4 => 0,
             8 => function.shared_allowed.load(Ordering::Relaxed) as c_int,
             _ => return Err(code::INVALID_VALUE),
         };
@@ -85,7 +111,7 @@ driver! {
     fn cuFuncSetAttribute(handle: usize, which: c_uint, value: c_int) {
         let function = FUNCTIONS.get(handle)?;
         let bytes = u32::try_from(value).map_err(|_| code::INVALID_VALUE)?;
-        if which != 8 || bytes > SHARED_MAX {
+        if which != 8 || bytes.saturating_add(function.needs.shared_bytes) > SHARED_MAX {
             return Err(code::INVALID_VALUE);
         }
         function.shared_allowed.store(bytes, Ordering::Relaxed);
@@ -113,19 +139,16 @@ driver! {
     ) {
         let (function, stream) = (FUNCTIONS.get(handle)?, queue::stream(on)?);
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let threads: u64 = block.iter().map(|&n| u64::from(n)).product();
-        if !extra.is_null() || grid.contains(&0) || threads == 0 || threads > u64::from(function.kernel.threads_max) {
+        let within = |sizes: [u32; 3], most: [u32; 3]| sizes.iter().zip(most).all(|(&n, most)| (1..=most).contains(&n));
+        if !extra.is_null() || !within(grid, GRID_MAX) || !within(block, BLOCK_MAX) {
             eprintln!("kvtide stand-in: {:?} with a grid of {grid:?} and blocks of {block:?}", function.name);
             return Err(code::INVALID_VALUE);
         }
-        if !function.may_share(shared_bytes) {
-            eprintln!("kvtide stand-in: {:?} with {shared_bytes} bytes of shared memory that it was not allowed", function.name);
-            return Err(code::INVALID_VALUE);
-        }
+        function.fits(block.iter().product(), shared_bytes)?;
         let given = list(list(parameters, 1)?[0].cast::<u8>(), function.kernel.params_bytes)?;
         let mut params = vec![0_u128; given.len().div_ceil(size_of::<u128>()).max(1)];
         // SAFETY: the vector is at least as long.
         unsafe { params.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(given.as_ptr(), given.len()) };
-        stream.enqueue(Op::Launch(Box::new(Launch { kernel: function.kernel, module: function.module, grid, block, shared_bytes, params })))?;
+        stream.enqueue(Op::Launch(Box::new(Launch { kernel: function.kernel, name: function.name.to_string_lossy().into(), module: function.module, grid, block, shared_bytes, params })))?;
     }
 }

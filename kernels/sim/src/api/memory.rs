@@ -61,7 +61,7 @@ driver! {
     fn cuMemFree_v2(address: u64) {
         let at = context::current()?;
         queue::drain(at, "cuMemFree")?;
-        check(memory::free(address))?;
+        check(memory::free(address, at))?;
     }
 
     fn cuMemHostRegister_v2(at: *mut c_void, bytes: usize, flags: c_uint) {
@@ -157,6 +157,7 @@ driver! {
         if each.len() != 1 || each[0].location.kind != ON_DEVICE || each[0].flags != 3 {
             return Err(code::INVALID_VALUE);
         }
-        check(memory::allow(address, bytes))?;
+        let device = usize::try_from(each[0].location.id).map_err(|_| code::INVALID_DEVICE)?;
+        check(memory::allow(address, bytes, device))?;
     }
 }

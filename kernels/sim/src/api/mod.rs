@@ -16,9 +16,34 @@ use crate::{
     context, fault,
 };
 use std::{
+    cell::Cell,
     collections::HashMap,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, PoisonError, RwLock, Weak},
 };
+
+/// Calls that need no context. The driver's virtual memory needs none either, but kvtide always has one.
+const FREE: [&str; 15] = [
+    "cuInit",
+    "cuDriverGetVersion",
+    "cuDeviceGetCount",
+    "cuDeviceGet",
+    "cuDeviceGetName",
+    "cuDeviceGetUuid",
+    "cuDeviceGetUuid_v2",
+    "cuDeviceGetAttribute",
+    "cuDeviceTotalMem_v2",
+    "cuDeviceGetPCIBusId",
+    "cuDevicePrimaryCtxRetain",
+    "cuDevicePrimaryCtxRelease_v2",
+    "cuCtxGetCurrent",
+    "cuCtxPushCurrent_v2",
+    "cuCtxPopCurrent_v2",
+];
+
+thread_local! {
+    /// The call that this thread is in, for messages.
+    static CALL: Cell<&'static str> = const { Cell::new("") };
+}
 
 /// Defines functions of the driver: bodies end early by `?` with a [`Code`].
 macro_rules! driver {
@@ -54,6 +79,12 @@ fn enter(name: &'static str, body: impl FnOnce() -> Result<(), Code>) -> Code {
         SUCCESS => {}
         _ if early => {}
         code => return code,
+    }
+    CALL.set(name);
+    let code = if FREE.contains(&name) { SUCCESS } else { context::attached() };
+    if code != SUCCESS {
+        eprintln!("kvtide stand-in: {name} on a thread without a current context");
+        return code;
     }
     let code = capture::check(name);
     if code != SUCCESS {
@@ -92,32 +123,85 @@ fn list<'a, T>(from: *const T, count: usize) -> Result<&'a [T], Code> {
     Ok(unsafe { std::slice::from_raw_parts(from, count) })
 }
 
-/// Objects by handle. The handle is the object's address.
-struct Handles<T>(RwLock<Option<HashMap<usize, Arc<T>>>>);
+/// An object of a context.
+trait Owned {
+    /// For messages.
+    const KIND: &'static str;
 
-impl<T> Handles<T> {
+    fn device(&self) -> usize;
+}
+
+/// Objects by handle. The handle is the object's address.
+struct Handles<T>(RwLock<Option<HashMap<usize, Held<T>>>>);
+
+enum Held<T> {
+    Live(Arc<T>),
+    /// Keeps the address from being given to another object, so that a later use of the handle is found.
+    Destroyed {
+        device: usize,
+        _address: Weak<T>,
+    },
+}
+
+impl<T: Owned> Handles<T> {
     const fn new() -> Self {
         Self(RwLock::new(None))
     }
 
     fn add(&self, thing: Arc<T>) -> usize {
         let handle = Arc::as_ptr(&thing).addr();
-        self.0.write().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert(handle, thing);
+        let mut held = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        held.get_or_insert_default().insert(handle, Held::Live(thing));
         handle
     }
 
-    fn get(&self, handle: usize) -> Result<Arc<T>, Code> {
+    /// Return an object of any context.
+    fn of_any(&self, handle: usize) -> Result<Arc<T>, Code> {
         let held = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        held.as_ref().and_then(|held| held.get(&handle)).cloned().ok_or(code::INVALID_HANDLE)
+        match held.as_ref().and_then(|held| held.get(&handle)) {
+            Some(Held::Live(thing)) => Ok(Arc::clone(thing)),
+            Some(Held::Destroyed { device, .. }) => {
+                let why = format!("{}: the {} {handle:#x} was destroyed", CALL.get(), T::KIND);
+                Err(context::fault(*device, &why))
+            }
+            None => Err(code::INVALID_HANDLE),
+        }
     }
 
+    /// Return an object of the current context.
+    fn get(&self, handle: usize) -> Result<Arc<T>, Code> {
+        let (thing, at) = (self.of_any(handle)?, context::current()?);
+        if thing.device() != at {
+            let (call, of) = (CALL.get(), thing.device());
+            eprintln!("kvtide stand-in: {call}: the {} {handle:#x} is of cuda:{of}, the context of cuda:{at}", T::KIND);
+            return Err(code::INVALID_HANDLE);
+        }
+        Ok(thing)
+    }
+
+    /// Destroy an object of the current context.
     fn remove(&self, handle: usize) -> Result<Arc<T>, Code> {
+        let thing = self.get(handle)?;
+        let destroyed = Held::Destroyed { device: thing.device(), _address: Arc::downgrade(&thing) };
+        self.0.write().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert(handle, destroyed);
+        Ok(thing)
+    }
+
+    /// Destroy some objects.
+    fn remove_if(&self, is_one: impl Fn(&T) -> bool) {
         let mut held = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        held.as_mut().and_then(|held| held.remove(&handle)).ok_or(code::INVALID_HANDLE)
+        for held in held.iter_mut().flat_map(HashMap::values_mut) {
+            if let Held::Live(thing) = held
+                && is_one(thing)
+            {
+                *held = Held::Destroyed { device: thing.device(), _address: Arc::downgrade(thing) };
+            }
+        }
     }
 
     fn all(&self) -> Vec<Arc<T>> {
         let held = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        held.iter().flat_map(|held| held.values()).cloned().collect()
+        let live = |held: &Held<T>| if let Held::Live(thing) = held { Some(Arc::clone(thing)) } else { None };
+        held.iter().flat_map(HashMap::values).filter_map(live).collect()
     }
 }

@@ -1,12 +1,12 @@
 //! Streams, events, and the operations enqueued on them.
 
-use super::{Handles, driver, list, put};
+use super::{Handles, Owned, driver, list, put};
 use crate::{
     capture,
     code::{self, Code},
     context,
     event::Event,
-    memory,
+    memory, order,
     settings::{self, DEVICES_MAX},
     stream::{DEVICE, Op, Stream, Taken},
 };
@@ -19,6 +19,31 @@ use std::{
 
 static STREAMS: Handles<Stream> = Handles::new();
 static EVENTS: Handles<Event> = Handles::new();
+
+impl Owned for Stream {
+    const KIND: &'static str = "stream";
+
+    fn device(&self) -> usize {
+        self.device
+    }
+}
+
+impl Owned for Event {
+    const KIND: &'static str = "event";
+
+    fn device(&self) -> usize {
+        self.device
+    }
+}
+
+/// Destroy the streams and events of a context that ends.
+pub(super) fn destroy_all(at: usize) {
+    for stream in STREAMS.all().iter().filter(|stream| stream.device == at) {
+        stream.close();
+    }
+    STREAMS.remove_if(|stream| stream.device == at);
+    EVENTS.remove_if(|event| event.device == at);
+}
 
 /// The legacy default streams, by device.
 static LEGACY: Mutex<[Option<Arc<Stream>>; DEVICES_MAX]> = Mutex::new([const { None }; DEVICES_MAX]);
@@ -48,11 +73,7 @@ pub(super) fn stream(handle: usize) -> Result<Arc<Stream>, Code> {
     match handle {
         0 | 1 => default_of(&mut LEGACY.lock().unwrap_or_else(PoisonError::into_inner), at),
         2 => OWN.with_borrow_mut(|own| default_of(own, at)),
-        handle => {
-            let stream = STREAMS.get(handle)?;
-            // The driver requires the stream's own context to be current for the enqueue.
-            if stream.device == at { Ok(stream) } else { Err(code::INVALID_CONTEXT) }
-        }
+        handle => STREAMS.get(handle),
     }
 }
 
@@ -60,9 +81,7 @@ pub(super) fn stream(handle: usize) -> Result<Arc<Stream>, Code> {
 pub(super) fn unused(taken: Taken, call: &str) -> Result<(), Code> {
     let at = context::current()?;
     if STREAMS.all().iter().any(|stream| stream.needs(taken)) {
-        eprintln!("kvtide stand-in: {call} while operations on it are pending");
-        context::lose(at, code::ILLEGAL_ADDRESS);
-        return Err(code::ILLEGAL_ADDRESS);
+        return Err(context::fault(at, &format!("{call} while operations on it are pending")));
     }
     Ok(())
 }
@@ -73,7 +92,7 @@ pub(super) fn drain(at: usize, call: &str) -> Result<(), Code> {
     let _device = strict.then(|| DEVICE.write().unwrap_or_else(PoisonError::into_inner));
     let deadline = Instant::now() + DRAIN_MAX;
     for stream in STREAMS.all().iter().filter(|stream| stream.device == at) {
-        while !stream.is_idle() {
+        while !stream.saw_idle() {
             let gate = stream.gate();
             if gate.is_some() && strict || Instant::now() > deadline {
                 let waiting = match gate {
@@ -104,8 +123,8 @@ fn thread_name() -> String {
 }
 
 /// Refuse addresses that a GPU could copy only by accident: neither its memory nor within one registration.
-fn copyable(address: u64, bytes: usize, call: &str) -> Result<(), Code> {
-    known(address, bytes, call)?;
+fn copyable(address: u64, bytes: usize, stream: &Stream, call: &str) -> Result<(), Code> {
+    known(address, bytes, stream, call)?;
     if memory::is_copyable(address, bytes) {
         return Ok(());
     }
@@ -113,21 +132,32 @@ fn copyable(address: u64, bytes: usize, call: &str) -> Result<(), Code> {
     Err(code::INVALID_VALUE)
 }
 
-/// Refuse copies of a batch that write the same bytes: they have no order. Return the index of one of them.
-fn overlapping(to: &[u64], bytes: &[usize]) -> Option<usize> {
+/// Refuse copies of a batch that write what another one reads or writes: they have no order. Return the index of one of them.
+fn overlapping(to: &[u64], from: &[u64], bytes: &[usize], call: &str) -> Option<usize> {
     let mut order: Vec<usize> = (0..to.len()).collect();
     order.sort_unstable_by_key(|&at| to[at]);
-    let found = order.windows(2).find(|pair| to[pair[0]] + bytes[pair[0]] as u64 > to[pair[1]])?;
-    eprintln!("kvtide stand-in: cuMemcpyBatchAsync: copies {} and {} write the same bytes", found[0], found[1]);
-    Some(found[1])
+    let end = |at: usize| to[at] + bytes[at] as u64;
+    if let Some(pair) = order.windows(2).find(|pair| end(pair[0]) > to[pair[1]]) {
+        eprintln!("kvtide stand-in: {call}: copies {} and {} write the same bytes", pair[0], pair[1]);
+        return Some(pair[1]);
+    }
+    // Targets are disjoint, so the last one that begins before a source's end is the one that may overlap it.
+    let writer = |read: usize| {
+        let before = order.partition_point(|&write| to[write] < from[read] + bytes[read] as u64);
+        order[..before].last().copied().filter(|&write| end(write) > from[read])
+    };
+    let (read, write) = (0..to.len()).find_map(|read| writer(read).map(|write| (read, write)))?;
+    eprintln!("kvtide stand-in: {call}: copy {read} reads what copy {write} writes");
+    Some(read)
 }
 
 /// Refuse addresses that a GPU could access only by accident: neither its memory nor registered.
-fn known(address: u64, bytes: usize, call: &str) -> Result<(), Code> {
-    if memory::is_known(address, bytes) {
+fn known(address: u64, bytes: usize, stream: &Stream, call: &str) -> Result<(), Code> {
+    if memory::is_known(address, bytes, stream.device) {
         return Ok(());
     }
-    eprintln!("kvtide stand-in: {call}: {bytes} bytes at {address:#x} are not all device memory or registered");
+    let at = stream.device;
+    eprintln!("kvtide stand-in: {call}: {bytes} bytes at {address:#x} are not all memory of cuda:{at} or registered");
     Err(code::INVALID_VALUE)
 }
 
@@ -142,19 +172,18 @@ driver! {
     }
 
     fn cuStreamDestroy_v2(handle: usize) {
-        context::current()?;
         STREAMS.remove(handle)?.close();
     }
 
     fn cuStreamGetCtx(handle: usize, to: *mut usize) {
-        let at = if handle <= 2 { context::current()? } else { STREAMS.get(handle)?.device };
+        let at = if handle <= 2 { context::current()? } else { STREAMS.of_any(handle)?.device };
         put(to, context::handle_of(at))?;
     }
 
     fn cuStreamQuery(handle: usize) {
         let stream = stream(handle)?;
         capture::conflict(stream.handle())?;
-        let idle = stream.is_idle();
+        let idle = stream.saw_idle();
         // A fault of its work is reported now at the latest.
         context::current()?;
         if !idle {
@@ -187,7 +216,8 @@ driver! {
     }
 
     fn cuStreamWaitEvent(handle: usize, event: usize, flags: c_uint) {
-        let (stream, event) = (stream(handle)?, EVENTS.get(event)?);
+        // The only call that takes an event of another context.
+        let (stream, event) = (stream(handle)?, EVENTS.of_any(event)?);
         if flags != 0 {
             return Err(code::INVALID_VALUE);
         }
@@ -195,9 +225,8 @@ driver! {
         if event.is_captured() {
             return Err(code::CAPTURE_ISOLATION);
         }
-        let last = event.last();
-        if last > 0 {
-            stream.enqueue(Op::Wait(event, last))?;
+        if let Some(record) = event.last() {
+            stream.enqueue(Op::Wait(record))?;
         }
     }
 
@@ -207,7 +236,7 @@ driver! {
         if flags != 0 || !at.is_multiple_of(8) {
             return Err(code::INVALID_VALUE);
         }
-        known(at, 8, "cuStreamWaitValue64")?;
+        known(at, 8, &stream, "cuStreamWaitValue64")?;
         stream.enqueue(Op::WaitWord { at, value, by: thread_name() })?;
     }
 
@@ -216,7 +245,7 @@ driver! {
         if flags != 0 || !at.is_multiple_of(8) {
             return Err(code::INVALID_VALUE);
         }
-        known(at, 8, "cuStreamWriteValue64")?;
+        known(at, 8, &stream, "cuStreamWriteValue64")?;
         stream.enqueue(Op::WriteWord { at, value })?;
     }
 
@@ -229,20 +258,16 @@ driver! {
     }
 
     fn cuEventDestroy_v2(handle: usize) {
-        context::current()?;
         EVENTS.remove(handle)?;
     }
 
     fn cuEventRecord(handle: usize, on: usize) {
         let (event, stream) = (EVENTS.get(handle)?, stream(on)?);
-        if event.device != stream.device {
-            return Err(code::INVALID_HANDLE);
+        if capture::takes(stream.handle())? {
+            event.capture();
+        } else {
+            stream.enqueue(Op::Record(event.record()))?;
         }
-        let record = match capture::takes(stream.handle())? {
-            true => event.capture(),
-            false => event.record(),
-        };
-        stream.enqueue(Op::Record(event, record))?;
     }
 
     fn cuEventQuery(handle: usize) {
@@ -250,14 +275,17 @@ driver! {
         if event.is_captured() {
             return Err(code::CAPTURED_EVENT);
         }
-        let done = event.is_done();
+        let last = event.last();
+        let reached = last.as_ref().map(|record| record.reached());
         // A fault of earlier work is reported now at the latest.
         match context::lost(event.device) {
             0 => {}
             lost => return Err(lost),
         }
-        if !done {
-            return Err(code::NOT_READY);
+        match reached {
+            Some(None) => return Err(code::NOT_READY),
+            Some(Some(reached)) => order::see(&reached.clock),
+            None => {}
         }
     }
 
@@ -266,23 +294,24 @@ driver! {
         if !from.timed || !to.timed {
             return Err(code::INVALID_HANDLE);
         }
-        if !from.is_done() || !to.is_done() {
-            return Err(code::NOT_READY);
-        }
-        let (Some(began), Some(ended)) = (from.when(), to.when()) else { return Err(code::INVALID_HANDLE) };
-        put(milliseconds, ended.saturating_duration_since(began).as_secs_f32() * 1e3)?;
+        let (Some(from), Some(to)) = (from.last(), to.last()) else { return Err(code::INVALID_HANDLE) };
+        let (Some(began), Some(ended)) = (from.reached(), to.reached()) else { return Err(code::NOT_READY) };
+        put(milliseconds, ended.when.saturating_duration_since(began.when).as_secs_f32() * 1e3)?;
     }
 
     fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, handle: usize) {
         let stream = stream(handle)?;
-        copyable(to, bytes, "cuMemcpyAsync, target")?;
-        copyable(from, bytes, "cuMemcpyAsync, source")?;
+        copyable(to, bytes, &stream, "cuMemcpyAsync, target")?;
+        copyable(from, bytes, &stream, "cuMemcpyAsync, source")?;
+        if overlapping(&[to], &[from], &[bytes], "cuMemcpyAsync").is_some() {
+            return Err(code::INVALID_VALUE);
+        }
         stream.enqueue(Op::Copy { to, from, bytes })?;
     }
 
     fn cuMemsetD8Async(at: u64, byte: u8, bytes: usize, handle: usize) {
         let stream = stream(handle)?;
-        known(at, bytes, "cuMemsetD8Async")?;
+        known(at, bytes, &stream, "cuMemsetD8Async")?;
         stream.enqueue(Op::Fill { at, byte, bytes })?;
     }
 
@@ -311,12 +340,12 @@ driver! {
         let (to, from, bytes) = (list(to, count)?, list(from, count)?, list(bytes, count)?);
         for at in 0..count {
             let each = [(to[at], "target"), (from[at], "source")];
-            if bytes[at] == 0 || each.iter().any(|&(address, _)| copyable(address, bytes[at], "cuMemcpyBatchAsync").is_err()) {
+            if bytes[at] == 0 || each.iter().any(|&(address, _)| copyable(address, bytes[at], &stream, "cuMemcpyBatchAsync").is_err()) {
                 put(failed, at)?;
                 return Err(code::INVALID_VALUE);
             }
         }
-        if let Some(at) = overlapping(to, bytes) {
+        if let Some(at) = overlapping(to, from, bytes, "cuMemcpyBatchAsync") {
             put(failed, at)?;
             return Err(code::INVALID_VALUE);
         }

@@ -18,6 +18,8 @@ pub const RELAXED: u32 = 2;
 pub const LAUNCH_FAILED: u32 = 719;
 /// `CUDA_ERROR_INVALID_VALUE`.
 pub const INVALID_VALUE: u32 = 1;
+/// `CUDA_ERROR_ILLEGAL_ADDRESS`.
+pub const ILLEGAL_ADDRESS: u32 = 700;
 /// Longer than any kernel of these tests needs, on any machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -63,17 +65,21 @@ macro_rules! call {
 
 impl Cuda {
     pub fn new(kernels: &[&str]) -> Self {
+        Self::with_entries(
+            &kernels.iter().map(|name| format!(".visible .entry {name}(\n)\n{{\n}}\n")).collect::<String>(),
+        )
+    }
+
+    /// Load a module with these entries.
+    pub fn with_entries(entries: &str) -> Self {
         kvtide_cuda_sim::install();
         let path = CString::new(std::env::var("KVTIDE_LIBCUDA").expect("installed")).expect("a path");
         // SAFETY: a library of kvtide; its constructors only register kernels.
         let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
         assert!(!library.is_null(), "dlopen {path:?}");
         let mut cuda = Self { library, module: 0 };
-        let mut context = 0_usize;
         assert_eq!(call!(cuda, cuInit(0) as fn(c_uint)), 0);
-        assert_eq!(call!(cuda, cuDevicePrimaryCtxRetain(&mut context, 0) as fn(*mut usize, c_int)), 0);
-        assert_eq!(call!(cuda, cuCtxPushCurrent_v2(context) as fn(usize)), 0);
-        let entries: String = kernels.iter().map(|name| format!(".visible .entry {name}(\n)\n{{\n}}\n")).collect();
+        cuda.attach(0);
         let ptx = CString::new(format!(".version 8.4\n.target sm_80\n.address_size 64\n{entries}")).expect("no zero");
         let options = std::ptr::null_mut::<c_void>();
         let loaded = call!(
@@ -91,6 +97,30 @@ impl Cuda {
         let address = unsafe { libc::dlsym(self.library, text.as_ptr()) };
         assert!(!address.is_null(), "the stand-in has no {name}");
         address
+    }
+
+    /// Make a device's context current for this thread.
+    pub fn attach(&self, device: c_int) {
+        let mut context = 0_usize;
+        assert_eq!(call!(self, cuDevicePrimaryCtxRetain(&mut context, device) as fn(*mut usize, c_int)), 0);
+        assert_eq!(call!(self, cuCtxPushCurrent_v2(context) as fn(usize)), 0);
+    }
+
+    /// Return to the context before.
+    pub fn detach(&self) {
+        assert_eq!(call!(self, cuCtxPopCurrent_v2(&mut 0) as fn(*mut usize)), 0);
+    }
+
+    pub fn release(&self, device: c_int) -> u32 {
+        call!(self, cuDevicePrimaryCtxRelease_v2(device) as fn(c_int))
+    }
+
+    pub fn destroy_stream(&self, stream: Stream) -> u32 {
+        call!(self, cuStreamDestroy_v2(stream) as fn(usize))
+    }
+
+    pub fn destroy_event(&self, event: usize) -> u32 {
+        call!(self, cuEventDestroy_v2(event) as fn(usize))
     }
 
     pub fn stream(&self) -> Stream {
@@ -122,6 +152,11 @@ impl Cuda {
     /// Make a stream wait until the word has reached a value.
     pub fn wait_word(&self, stream: Stream, at: u64, value: u64) -> u32 {
         call!(self, cuStreamWaitValue64_v2(stream, at, value, 0) as fn(usize, u64, u64, c_uint))
+    }
+
+    /// Make a stream write a word.
+    pub fn write_word(&self, stream: Stream, at: u64, value: u64) -> u32 {
+        call!(self, cuStreamWriteValue64_v2(stream, at, value, 0) as fn(usize, u64, u64, c_uint))
     }
 
     /// Register host memory with the device.
@@ -185,8 +220,12 @@ impl Cuda {
         event
     }
 
+    pub fn try_record(&self, event: usize, stream: Stream) -> u32 {
+        call!(self, cuEventRecord(event, stream) as fn(usize, usize))
+    }
+
     pub fn record(&self, event: usize, stream: Stream) {
-        assert_eq!(call!(self, cuEventRecord(event, stream) as fn(usize, usize)), 0);
+        assert_eq!(self.try_record(event, stream), 0);
     }
 
     pub fn wait_event(&self, stream: Stream, event: usize) {
@@ -194,6 +233,11 @@ impl Cuda {
     }
 
     pub fn launch<P: Params>(&self, name: &str, grid: u32, block: u32, shared: u32, params: &P, stream: Stream) {
+        let launched = self.try_launch(self.function(name), [grid, 1, 1], [block, 1, 1], shared, params, stream);
+        assert_eq!(launched, 0, "{name}");
+    }
+
+    pub fn function(&self, name: &str) -> usize {
         let (mut function, text) = (0_usize, CString::new(name).expect("no zero"));
         let got = call!(
             self,
@@ -201,10 +245,28 @@ impl Cuda {
                 as fn(*mut usize, usize, *const c_void)
         );
         assert_eq!(got, 0, "{name}");
+        function
+    }
+
+    /// Allow a kernel dynamic shared memory.
+    pub fn allow_shared(&self, function: usize, bytes: c_int) -> u32 {
+        call!(self, cuFuncSetAttribute(function, 8, bytes) as fn(usize, c_uint, c_int))
+    }
+
+    pub fn try_launch<P: Params>(
+        &self,
+        function: usize,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared: u32,
+        params: &P,
+        stream: Stream,
+    ) -> u32 {
         let list = [std::ptr::from_ref(params).cast::<c_void>()];
-        let launched = call!(
+        let ([gx, gy, gz], [bx, by, bz]) = (grid, block);
+        call!(
             self,
-            cuLaunchKernel(function, grid, 1, 1, block, 1, 1, shared, stream, list.as_ptr(), std::ptr::null())
+            cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, list.as_ptr(), std::ptr::null())
                 as fn(
                     usize,
                     c_uint,
@@ -218,8 +280,7 @@ impl Cuda {
                     *const *const c_void,
                     *const c_void,
                 )
-        );
-        assert_eq!(launched, 0, "{name}");
+        )
     }
 
     pub fn begin_capture(&self, stream: Stream, mode: u32) -> u32 {

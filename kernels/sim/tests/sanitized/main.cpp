@@ -22,14 +22,17 @@ constexpr size_t BYTES = 1 << 16;
 unsigned char* memory = nullptr;
 uint64_t generation = 1;
 
-bool find(uint64_t address, emu::Range* range) {
+bool find(uint32_t, uint64_t address, emu::Range* range) {
     range->low = reinterpret_cast<uint64_t>(memory);
     range->high = range->low + BYTES;
+    range->host = true;
     return address >= range->low && address < range->high;
 }
 
+void publish(const void*) {}
+
 emu::Fault launch(const char* name, uint32_t grid, uint32_t block, uint32_t shared, const void* params, uint64_t seed) {
-    emu::Launch asked = {kvt_emu_find(name), {grid, 1, 1}, {block, 1, 1}, shared, params, seed, find, &generation};
+    emu::Launch asked = {kvt_emu_find(name), {grid, 1, 1}, {block, 1, 1}, shared, params, seed, find, 0, publish, nullptr, &generation};
     emu::Outcome outcome;
     kvt_emu_launch(&asked, &outcome);
     if (outcome.fault != emu::FAULT_NONE) {
@@ -88,6 +91,14 @@ int main() {
     require(launch("kvt_sim_convert", 3, 128, 0, &convert, 5) == emu::FAULT_NONE, "conversions pass");
     Instruction lanes = {0, 0, base, 0, 0};
     require(launch("kvt_sim_lanes", 1, 32, 0, &lanes, 6) == emu::FAULT_NONE, "lanes pass");
+    // Two right kernels, and two bugs that end one block of two in the middle.
+    const uint32_t bugs[] = {0, 12, 1, 5};
+    for (uint32_t bug : bugs) {
+        memset(memory, 0, 8);
+        Planted params = {0, base + 4096, base, 0, bug};
+        emu::Fault fault = bug == 0 || bug == 12 ? emu::FAULT_NONE : emu::FAULT_RACE;
+        require(launch("kvt_sim_blocks", 19, 128, 0, &params, bug) == fault, "memory between blocks");
+    }
     Instruction shape = {base, 0, base, 0, 0};
     require(launch("kvt_sim_lanes", 1, 64, 0, &shape, 7) == emu::FAULT_SHAPE, "a block that is too large is refused");
     require(kvt_emu_copy(memory + 4096, memory, 4096), "a copy");
