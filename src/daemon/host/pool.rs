@@ -235,17 +235,30 @@ mod tests {
 
     #[test]
     fn segments_are_on_the_nodes_they_were_made_for() {
-        let Some(&node) = kvtide_wire::os::numa::usable(std::path::Path::new("/")).first() else { return };
-        let mut pool = Pool::fill(256 * KIB, 64 * KIB, vec![node], &mut |_| ()).unwrap();
-        assert!(pool.segments.iter().all(|segment| segment.node() == Some(node)));
-        let slabs: Vec<_> = (0..4).map(|_| pool.take("a", 64 * KIB, Some(node)).unwrap()).collect();
-        let requested = pool.take("allocated on request", 64 * KIB, Some(node)).unwrap();
-        assert!(slabs.iter().chain([&requested]).all(|slab| slab.node() == Some(node)));
-        drop(slabs);
-        pool.refill(64 * KIB, [node].into_iter());
-        assert_eq!((pool.segments.len(), pool.segments[0].node()), (3, Some(node)));
+        let nodes = kvtide_wire::os::numa::usable(std::path::Path::new("/"));
+        let (Some(&first), Some(&last)) = (nodes.first(), nodes.last()) else { return };
+        let count = 2 * nodes.len();
+        let mut pool = Pool::fill(count as u64 * 64 * KIB, 64 * KIB, nodes.clone(), &mut |_| ()).unwrap();
+        for &node in &nodes {
+            assert_eq!(pool.segments.iter().filter(|segment| segment.node() == Some(node)).count(), 2);
+        }
+        let slabs: Vec<_> = nodes.iter().map(|&node| (node, pool.take("a", 64 * KIB, Some(node)).unwrap())).collect();
+        assert!(slabs.iter().all(|(node, slab)| slab.node() == Some(*node)));
+        // Both segments of the last node are taken: further slabs of it come from elsewhere.
+        pool.take("a", 64 * KIB, Some(last)).unwrap();
+        assert!(nodes.len() == 1 || pool.take("a", 64 * KIB, Some(last)).unwrap().node() != Some(last));
+        let left = pool.segments.len();
+        pool.refill((count - left - 1) as u64 * 64 * KIB, pool_nodes(&[first]));
+        assert_eq!(pool.segments.len(), left + 1);
+        assert!(pool.segments.last().unwrap().node() == Some(last), "the node with the fewest");
+        pool.segments.clear();
+        assert_eq!(pool.take("allocated on request", 64 * KIB, Some(last)).unwrap().node(), Some(last));
         // A node outside the list is no node: nothing is bound to it.
-        let elsewhere = Pool::empty(vec![node]).take("b", 64 * KIB, Some(node + 1)).unwrap();
+        let elsewhere = Pool::empty(vec![first]).take("b", 64 * KIB, Some(1023)).unwrap();
         assert_eq!((elsewhere.node(), elsewhere.why_unbound()), (None, None));
+    }
+
+    fn pool_nodes(granted: &[u16]) -> impl Iterator<Item = u16> + Clone {
+        granted.iter().copied()
     }
 }

@@ -108,8 +108,9 @@ mod tests {
     fn what_is_on_huge_pages_is_mapped_as_huge_pages() {
         let memfd = crate::os::memfd::Memfd::shared("kvtide-aligned-test", 8 * HUGE).unwrap();
         let map = memfd.map(crate::os::map::Access::ReadWrite).unwrap();
-        // Without huge pages in the system it is 0 of 0.
-        let mapped = crate::os::huge::mapped_bytes(map.as_ptr(), map.len());
-        assert_eq!(mapped, Some(memfd.huge_bytes()), "{:?}", memfd.why_small());
+        if memfd.why_small().is_none() {
+            let mapped = crate::os::huge::mapped_bytes(map.as_ptr(), map.len());
+            assert_eq!((mapped, memfd.huge_bytes()), (Some(8 * HUGE), 8 * HUGE));
+        }
     }
 }

@@ -216,17 +216,30 @@ mod tests {
 
     #[test]
     fn memory_is_on_the_node_that_was_asked_for_and_its_maps_say_so() {
-        let Some(&node) = usable(Path::new("/")).first() else { return };
-        let memfd = Memfd::shared_on("kvtide-numa-test", 4 * HUGE + 5000, Some(node)).unwrap();
-        assert_eq!((memfd.node(), memfd.why_unbound()), (Some(node), None));
-        let map = memfd.map(crate::os::map::Access::ReadWrite).unwrap();
-        let (at, maps) = (format!("{:x} ", map.as_ptr().addr()), fs::read_to_string("/proc/self/numa_maps").unwrap());
-        let line = maps.lines().find(|line| line.starts_with(&at)).unwrap();
-        assert!(
-            line.contains(&format!(" prefer:{node} ")) || line.contains(&format!(" prefer=relative:{node} ")),
-            "{line}"
-        );
-        assert!(line.contains(&format!(" N{node}=")), "{line}");
+        for node in usable(Path::new("/")) {
+            let memfd = Memfd::shared_on("kvtide-numa-test", 4 * HUGE + 5000, Some(node)).unwrap();
+            assert_eq!((memfd.node(), memfd.why_unbound()), (Some(node), None));
+            let map = memfd.map(crate::os::map::Access::ReadWrite).unwrap();
+            let at = format!("{:x} ", map.as_ptr().addr());
+            let maps = fs::read_to_string("/proc/self/numa_maps").unwrap();
+            let line = maps.lines().find(|line| line.starts_with(&at)).unwrap();
+            assert!(line.contains(&format!(" prefer:{node} ")), "{line}");
+            // Every page, with huge pages and without: N0=2050 stands for 2,050 pages on node 0.
+            let pages = line.split(' ').filter_map(|word| word.strip_prefix('N')?.split_once('='));
+            let pages: Vec<_> = pages.filter(|(number, _)| number.parse::<u16>().is_ok()).collect();
+            assert_eq!(pages, [(node.to_string().as_str(), "2050")], "{line}");
+        }
+    }
+
+    #[test]
+    fn a_policy_of_the_thread_is_seen() {
+        let seen = std::thread::spawn(|| {
+            let (before, mask) = (has_policy(), 1 as libc::c_ulong);
+            // SAFETY: the policy of this thread alone, which ends after the test; the mask outlives the call.
+            let code = unsafe { libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_PREFERRED, &mask, WORD_BITS) };
+            (before, code, has_policy())
+        });
+        assert_eq!(seen.join().unwrap(), (Ok(false), 0, Ok(true)));
     }
 
     #[test]
