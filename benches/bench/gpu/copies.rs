@@ -68,9 +68,9 @@ fn by_path(forced: &[Forced], figures: &mut Figures) {
             }
         };
         let (path, by) = match path {
-            Path::OneByOne => ("one_by_one", "by copy engines, one call each"),
-            Path::Kernel => ("kernel", "by the kernel"),
-            Path::Engines | Path::Measured | Path::Below(_) => ("engines", "by copy engines, in batches"),
+            Path::OneByOne => ("one_by_one", "engines, one by one"),
+            Path::Kernel => ("kernel", "kernel"),
+            Path::Engines | Path::Measured | Path::Below(_) => ("engines", "engines, in batches"),
         };
         figures.plain(format!("copy_{kind}_{way}_{path}_gb_s"), format!("{words}, {data}, {by}"), rate / 1e9, "GB/s");
     }
