@@ -237,6 +237,16 @@ on_stand_in() {
     return $status
 }
 
+# The GPU bundle's script on the stand-in, with all benches, in a folder of what is built already. What it leaves out is in .ci/long.
+bundle_dry() {
+    local target=${CARGO_TARGET_DIR:-target} part parts=(probe bench-{copies,attention,step,migrate,nvme,prefix,engines} demo test-memory)
+    cargo xtask gpu-bundle --dry || return 1
+    for part in "${parts[@]}"; do
+        set -- "$@" --only "$part"
+    done
+    python3 "$target/gpu-bundle-dry/run.py" --stand-in "$target/gpu-bundle-dry/sim/libcuda.so.1" "$@"
+}
+
 # All that the GPU bundle runs, with the Python that `cargo xtask python` made.
 bundle_on_stand_in() {
     local target=${CARGO_TARGET_DIR:-target}

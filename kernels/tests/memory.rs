@@ -124,6 +124,36 @@ fn a_segment_is_registered_when_it_is_needed_and_no_more_when_it_goes() {
 }
 
 #[test]
+fn large_pinned_memory_begins_where_huge_pages_fit_and_is_advised() {
+    let device = device();
+    const HUGE: usize = 2 << 20;
+    let pinned: Vec<_> = [HUGE, HUGE + 5000, 3 * HUGE].map(|bytes| Pinned::new(&device, bytes).expect("memory")).into();
+    let smaps = std::fs::read_to_string("/proc/self/smaps").expect("the maps of this process");
+    for memory in &pinned {
+        assert!(memory.as_ptr().addr().is_multiple_of(HUGE), "{memory:?}");
+        let map = |line: &&str| {
+            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+            let number = |text| usize::from_str_radix(text, 16).ok();
+            range.is_some_and(|(from, to)| {
+                number(from).is_some_and(|from| from <= memory.as_ptr().addr())
+                    && number(to).is_some_and(|to| memory.as_ptr().addr() < to)
+            })
+        };
+        let flags = smaps.lines().skip_while(|line| !map(line)).find(|line| line.starts_with("VmFlags:"));
+        let flags: Vec<_> = flags.expect("flags of a map").split(' ').collect();
+        assert!(flags.contains(&"dc"), "not inherited by a child: {flags:?}");
+        assert_eq!(flags.contains(&"hg"), std::fs::exists("/sys/kernel/mm/transparent_hugepage").unwrap_or(false));
+    }
+    // SAFETY: within the memory.
+    unsafe { pinned[2].as_ptr().write_bytes(7, 3 * HUGE) };
+    // As many as the system gives.
+    assert!(pinned[2].huge_bytes().is_some_and(|bytes| bytes <= 3 * HUGE as u64 && bytes.is_multiple_of(HUGE as u64)));
+    drop(pinned);
+    let small = Pinned::new(&device, 8192).expect("memory");
+    assert!(small.huge_bytes().is_some_and(|bytes| bytes <= 8192));
+}
+
+#[test]
 fn nothing_of_memory_is_no_memory() {
     let device = device();
     assert!(matches!(Buffer::new(&device, 0), Err(Error::Invalid { .. })));

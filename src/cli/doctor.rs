@@ -198,14 +198,17 @@ fn numa(host: &Host<'_>) -> Check {
     match nodes {
         0 | 1 => Check::ok("NUMA", "one node"),
         nodes => {
-            let found = format!("{nodes} nodes: run the daemon on the node of the GPUs and the NVMe drives");
+            let found = format!(
+                "{nodes} nodes, the host tier is divided among them: restrict the daemon to the node of the GPUs and the NVMe drives if \
+                 all are on one"
+            );
             Check::new(
                 "NUMA",
                 Verdict::Warn,
                 found,
                 &[
                     "cat /sys/class/nvme/nvme*/numa_node; nvidia-smi topo -m",
-                    "sudo systemctl edit kvtided   # [Service] NUMAPolicy=bind, NUMAMask=0, CPUAffinity=numa",
+                    "sudo systemctl edit kvtided   # [Service] AllowedMemoryNodes=0",
                 ],
             )
         }

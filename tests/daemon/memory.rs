@@ -1,9 +1,11 @@
 //! Host memory: allocated before engines can attach, granted, and returned to the pool.
 
-use crate::raw::Raw;
+use crate::raw::{Raw, hello};
 use crate::roles::park_four_blocks;
 use crate::{daemon, options, until_status};
 use kvtide_bench::private_daemon::{Options, PrivateDaemon};
+use kvtide_wire::hello::Hello;
+use kvtide_wire::os::numa;
 use serde_json::Value;
 
 fn host(status: &Value, field: &str) -> u64 {
@@ -34,6 +36,21 @@ fn a_tier_that_is_taken_slab_by_slab_is_empty_at_first() {
     park_four_blocks(&mut raw, 0);
     let status = daemon.status().unwrap();
     assert!(host(&status, "granted_bytes") > 0 && host(&status, "pooled_bytes") == 0);
+}
+
+#[test]
+fn an_engine_may_name_any_numa_node_and_slabs_elsewhere_count_only_on_a_machine_with_several() {
+    let mut daemon = daemon("");
+    // No machine of this test has a node 1023.
+    let mut raw = Raw::attach_as(daemon.socket(), &Hello { numa_node: Some(1023), ..hello() }).unwrap();
+    park_four_blocks(&mut raw, 0);
+    let status = daemon.status().unwrap();
+    assert!(host(&status, "granted_bytes") > 0);
+    let has_several = numa::usable(std::path::Path::new("/")).len() > 1;
+    assert_eq!(host(&status, "slabs_elsewhere") > 0, has_several, "{status}");
+    assert_eq!(daemon.log().contains("NUMA"), has_several, "{}", daemon.log());
+    let all = host(&status, "granted_bytes") + host(&status, "pooled_bytes");
+    assert!(host(&status, "huge_bytes") <= all, "{status}");
 }
 
 #[test]

@@ -40,6 +40,7 @@ pub fn hello() -> Hello {
         seqs_max: 8,
         tier0_frames: vec![FRAMES],
         mapped_frames: 0,
+        numa_node: None,
         relay: false,
         local: false,
         token: None,

@@ -4,6 +4,9 @@
 //! Gathers the outputs of other crates: the release binaries, the test executables that can use a device, the Python wheel, the
 //! stand-in driver (used to try the folder on a machine without a GPU), and `kernels/gpu`, which runs everything. It measures
 //! nothing itself.
+//!
+//! With `--dry` it takes binaries that the gate has built anyway, and makes no archive: that is for trying the folder on the stand-in,
+//! within seconds.
 
 use crate::run::{Error, cargo, output, root, run, target};
 use serde_json::{Value, json};
@@ -33,29 +36,76 @@ const EXAMPLES: &[&str] = &["decode.py", "kernels_on_cpu.py", "paged_batch.py"];
 const SCRIPT_TESTS: &str = "tests";
 
 /// A test executable.
+#[derive(Clone)]
 struct Test {
-    package: &'static str,
+    /// The package as cargo identifies it, with its name behind a `#`.
+    package: String,
     name: String,
     file: PathBuf,
 }
 
-/// Build everything and fill the folder.
+impl Test {
+    /// Return whether it is one of a package that can use a device.
+    fn is_of(&self, package: &str, prefixes: &[&str]) -> bool {
+        self.package.contains(&format!("#{package}@"))
+            && prefixes.iter().any(|prefix| self.name.starts_with(prefix))
+            && !TESTS_OF_SOURCES.contains(&self.name.as_str())
+    }
+}
+
+/// Build everything, fill the folder and compress it.
 pub fn make() -> Result<(), Error> {
-    let folder = target().join("gpu-bundle");
+    let folder = emptied("gpu-bundle")?;
+    run(cargo().args(["build", "--release", "--locked", "-p", "kvtide", "-p", "kvtide-cuda-sim"]))?;
+    // Release, because the references compute in f64 on one thread.
+    let tests = TESTS.iter().map(|(package, _)| tests(&["--release", "-p", package])).collect::<Result<Vec<_>, _>>()?;
+    fill(&folder, &target().join("release/libkvtide_cuda_sim.so"), tests.concat(), Some(crate::python::wheel()?))?;
+    let (archive, packed) = PAYLOAD;
+    // Python has the compressor; a machine that builds may lack the program xz.
+    run(Command::new("python3").current_dir(&folder).args(["-m", "tarfile", "--create", archive]).args(packed))?;
+    for name in packed {
+        let part = folder.join(name);
+        std::fs::remove_dir_all(&part).map_err(|e| Error::Start(format!("remove {}", part.display()), e))?;
+    }
+    let bytes = weigh(&folder)?;
+    println!("gpu-bundle: {} ({:.1} MiB)", folder.display(), bytes as f64 / 1048576.0);
+    if bytes > BYTES_MAX {
+        return Err(Error::Check(format!("the bundle has {bytes} bytes, at most {BYTES_MAX}")));
+    }
+    Ok(())
+}
+
+/// Fill a folder with what `cargo build --release -p kvtide` and `cargo test --workspace --no-run` have made, and with the wheel if there is
+/// one.
+pub fn make_dry() -> Result<(), Error> {
+    let folder = emptied("gpu-bundle-dry")?;
+    // The same command as the gate's, so that nothing is compiled.
+    let tests = tests(&["--workspace"])?;
+    fill(&folder, &target().join("debug/libkvtide_cuda_sim.so"), tests, crate::python::built_wheel()?)?;
+    println!("gpu-bundle: {}, for a dry run alone", folder.display());
+    Ok(())
+}
+
+/// Return the path of an empty folder below the target folder.
+fn emptied(name: &str) -> Result<PathBuf, Error> {
+    let folder = target().join(name);
     if folder.exists() {
         std::fs::remove_dir_all(&folder).map_err(|e| Error::Start(format!("remove {}", folder.display()), e))?;
     }
-    run(cargo().args(["build", "--release", "--locked", "-p", "kvtide", "-p", "kvtide-cuda-sim"]))?;
-    let release = target().join("release");
+    Ok(folder)
+}
+
+/// Copy everything into the folder and write its list.
+fn fill(folder: &Path, sim: &Path, tests: Vec<Test>, wheel: Option<PathBuf>) -> Result<(), Error> {
     for name in ["kvtide", "kvtided"] {
-        carry(&release.join(name), &folder.join("bin").join(name))?;
+        carry(&target().join("release").join(name), &folder.join("bin").join(name))?;
     }
-    carry(&release.join("libkvtide_cuda_sim.so"), &folder.join("sim/libcuda.so.1"))?;
+    carry(sim, &folder.join("sim/libcuda.so.1"))?;
 
     let mut listed = vec![];
     for &(package, prefixes) in TESTS {
-        for test in tests(package, prefixes)? {
-            let file = format!("tests/{}-{}", test.package.trim_start_matches("kvtide-"), test.name);
+        for test in tests.iter().filter(|test| test.is_of(package, prefixes)) {
+            let file = format!("tests/{}-{}", package.trim_start_matches("kvtide-"), test.name);
             carry(&test.file, &folder.join(&file))?;
             listed
                 .push(json!({ "name": test.name, "file": file, "sanitize": SANITIZED.contains(&test.name.as_str()) }));
@@ -64,9 +114,10 @@ pub fn make() -> Result<(), Error> {
     if listed.is_empty() {
         return Err(Error::Check("no test executable was found".to_string()));
     }
-    let wheel = crate::python::wheel()?;
-    copy(&wheel, &folder.join("wheel").join(wheel.file_name().unwrap_or_default()))?;
-    tree(&root().join("kernels/gpu"), &folder)?;
+    if let Some(wheel) = wheel {
+        copy(&wheel, &folder.join("wheel").join(wheel.file_name().unwrap_or_default()))?;
+    }
+    tree(&root().join("kernels/gpu"), folder)?;
     for name in EXAMPLES {
         copy(&root().join("ffi/python/examples").join(name), &folder.join("benches").join(name))?;
     }
@@ -74,49 +125,22 @@ pub fn make() -> Result<(), Error> {
         copy(&root().join("benches/demo/assets").join(name), &folder.join("model").join(name))?;
     }
     let manifest = json!({ "commit": commit()?, "built": now()?, "tests": listed });
-    write(&folder.join("manifest.json"), &format!("{manifest:#}\n"))?;
-    let (archive, packed) = PAYLOAD;
-    // Python has the compressor; a machine that builds may lack the program xz.
-    run(Command::new("python3").current_dir(&folder).args(["-m", "tarfile", "--create", archive]).args(packed))?;
-    for name in packed {
-        let part = folder.join(name);
-        std::fs::remove_dir_all(&part).map_err(|e| Error::Start(format!("remove {}", part.display()), e))?;
-    }
-
-    let bytes = weigh(&folder)?;
-    println!(
-        "gpu-bundle: {} ({:.1} MiB, {} test executables)",
-        folder.display(),
-        bytes as f64 / 1048576.0,
-        listed.len()
-    );
-    if bytes > BYTES_MAX {
-        return Err(Error::Check(format!("the bundle has {bytes} bytes, at most {BYTES_MAX}")));
-    }
-    Ok(())
+    println!("gpu-bundle: {} test executables", listed.len());
+    write(&folder.join("manifest.json"), &format!("{manifest:#}\n"))
 }
 
-/// Build a package's tests and pick those that can use a device. Release, because the references compute in f64 on one thread.
-fn tests(package: &'static str, prefixes: &[&str]) -> Result<Vec<Test>, Error> {
+/// Build test executables and return them in the order of their names.
+fn tests(which: &[&str]) -> Result<Vec<Test>, Error> {
     let mut command = cargo();
-    command.args([
-        "test",
-        "--release",
-        "--locked",
-        "--no-run",
-        "--message-format=json-render-diagnostics",
-        "-p",
-        package,
-    ]);
+    command.args(["test", "--locked", "--no-run", "--message-format=json-render-diagnostics"]).args(which);
     let said = output(&mut command)?;
     let messages = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let mut found: Vec<Test> = messages
         .filter(|m| m["reason"] == "compiler-artifact" && m["profile"]["test"] == true)
         .filter_map(|m| {
-            let name = m["target"]["name"].as_str()?.to_string();
+            let (package, name) = (m["package_id"].as_str()?.to_string(), m["target"]["name"].as_str()?.to_string());
             Some(Test { package, name, file: PathBuf::from(m["executable"].as_str()?) })
         })
-        .filter(|t| prefixes.iter().any(|p| t.name.starts_with(p)) && !TESTS_OF_SOURCES.contains(&t.name.as_str()))
         .collect();
     found.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(found)

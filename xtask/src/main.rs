@@ -23,7 +23,9 @@ const HELP: &str = "cargo xtask COMMAND
   kernels [--write] [--estimate] [--only NAME] [--arch NUMBER]
                     compile every CUDA kernel for every architecture (or for one: 80, 86, ...), print its resources, and
                     compare (or write) the PTX; --estimate: print what decode attention may reach, from its machine code
-  gpu-bundle        build a folder that runs all GPU tests and benches on a machine with a driver and a Python with torch
+  gpu-bundle [--dry]
+                    build a folder that runs all GPU tests and benches on a machine with a driver and a Python with torch (or one for a
+                    dry run here, from binaries that are built already)
   gpu-sanitize [ROUNDS]
                     run the kernels' tests on the stand-in driver, which checks every access, under ROUNDS interleavings (default 3)
   gpu-sim [--env]   build the stand-in CUDA driver and print its path, or KVTIDE_LIBCUDA=PATH for `env $(cargo xtask gpu-sim --env)`
@@ -76,6 +78,7 @@ fn main() -> ExitCode {
         ["e2e", "cli"] => e2e::cli(false),
         ["e2e", "cli", "--json"] => e2e::cli(true),
         ["gpu-bundle"] => gpu_bundle::make(),
+        ["gpu-bundle", "--dry"] => gpu_bundle::make_dry(),
         ["gpu-sanitize"] => gpu_sanitize::check(gpu_sanitize::ROUNDS_DEFAULT),
         ["gpu-sanitize", rounds] => {
             number("gpu-sanitize takes a number of rounds", rounds).and_then(gpu_sanitize::check)

@@ -23,8 +23,9 @@ use crate::sync::AtomicU64;
 pub const MAGIC: [u64; 2] = [u64::from_le_bytes(*b"kvtide\0E"), u64::from_le_bytes(*b"kvtide\0D")];
 /// Version of everything in this crate; both sides must have the same one. 2: the hello may carry a token. 3: jobs and their
 /// completions carry digests. 4: tier 0 grows and shrinks. 5: scores have kinds and name more pages; sequences have reading
-/// contracts. 6: blocks in an engine's own memory. 7: an engine that detaches sends a message.
-pub const VERSION: u32 = 9;
+/// contracts. 6: blocks in an engine's own memory. 7: an engine that detaches sends a message. 8: identities. 9: the relay's socket.
+/// 10: the NUMA node of an engine.
+pub const VERSION: u32 = 10;
 /// Page size of the regions; their lengths are multiples of it.
 pub const REGION_ALIGN: u64 = 4096;
 /// Maximum channels of a session.

@@ -33,6 +33,7 @@ fn good() -> Hello {
         seqs_max: 10,
         tier0_frames: vec![30, 40],
         mapped_frames: 12,
+        numa_node: Some(3),
         relay: false,
         local: false,
         token: None,
@@ -48,11 +49,12 @@ fn refused(change: impl FnOnce(&mut Hello)) -> String {
 #[test]
 fn every_field_out_of_bounds_is_named() {
     type Case = (&'static str, fn(&mut Hello));
-    let cases: [Case; 17] = [
+    let cases: [Case; 18] = [
         ("space name", |h| h.name.clear()),
         ("space name", |h| h.name = "a\nb".into()),
         ("space name", |h| h.name = "x".repeat(65)),
         ("identity", |h| h.identity = "x".repeat(4097)),
+        ("NUMA node", |h| h.numa_node = Some(1024)),
         ("page_tokens", |h| h.page_tokens = 0),
         ("page_tokens", |h| h.page_tokens = 65537),
         ("planes", |h| h.planes.clear()),
@@ -274,6 +276,8 @@ fn what_a_relay_is_told_arrives_and_its_bounds_are_checked() {
     assert_eq!(First::decode(&relay.encode().expect("valid")), Ok(First::Hello(relay.clone())));
     let local = Hello { local: true, ..good() };
     assert_eq!(First::decode(&local.encode().expect("valid")), Ok(First::Hello(local)));
+    let nowhere = Hello { numa_node: None, ..good() };
+    assert_eq!(First::decode(&nowhere.encode().expect("valid")), Ok(First::Hello(nowhere)));
     assert!(refused(|h| h.relay = true).contains("frames of a relay is 94, expected 0"));
     assert!(Hello { local: true, ..relay }.encode().is_err(), "a relay attaches to no local space");
 }

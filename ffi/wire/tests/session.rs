@@ -40,6 +40,7 @@ fn hello() -> Hello {
         seqs_max: 10,
         tier0_frames: vec![30],
         mapped_frames: 0,
+        numa_node: None,
         relay: false,
         local: false,
         token: None,
@@ -200,10 +201,10 @@ fn memory_that_could_shrink_or_is_too_short_is_refused() {
 fn reserved_memory_becomes_shared_at_the_size_that_is_wanted_and_no_other() {
     use kvtide_wire::os::memfd::Reserved;
     let blocks = |fd: &Memfd| rustix::fs::fstat(fd).expect("fstat").st_blocks;
-    let memfd = Reserved::take("reserved", 64 << 10).expect("memory").shared(20 << 10).expect("cut");
+    let memfd = Reserved::take("reserved", 64 << 10, None).expect("memory").shared(20 << 10).expect("cut");
     assert_eq!((memfd.bytes(), blocks(&memfd)), (20 << 10, 40), "the bytes cut off are still allocated");
     assert_eq!(rustix::fs::ftruncate(&memfd, 4096), Err(rustix::io::Errno::PERM), "sealed");
-    let error = Reserved::take("reserved", 4096).expect("memory").shared(8192).expect_err("longer than it is");
+    let error = Reserved::take("reserved", 4096, None).expect("memory").shared(8192).expect_err("longer than it is");
     assert_eq!(error.to_string(), "bytes of reserved memory is 8192, allowed are 0 to 4096");
 }
 

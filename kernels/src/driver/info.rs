@@ -3,7 +3,8 @@
 use super::Driver;
 use crate::{Error, Result};
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute, CUdevice_attribute_enum as Attribute};
-use std::{fmt, str::FromStr};
+use kvtide_wire::os::numa;
+use std::{fmt, path::Path, str::FromStr};
 
 /// A CUDA version, for example 12.8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,6 +93,8 @@ pub struct DeviceInfo {
     pub uuid: Uuid,
     /// Its address on the PCI bus: domain:bus:device.function.
     pub pci: String,
+    /// NUMA node whose memory is nearest to it; `None` if the system does not say.
+    pub numa_node: Option<u16>,
     /// Compute capability, for example (9, 0).
     pub capability: (u32, u32),
     /// Streaming multiprocessors.
@@ -163,6 +166,7 @@ fn device(driver: &Driver, ordinal: u32) -> Result<DeviceInfo> {
         ordinal,
         uuid: Uuid { bytes: own.bytes.map(|b| b as u8), mig: whole.bytes != own.bytes || name.contains(" MIG ") },
         name,
+        numa_node: numa::of_pci_device(Path::new("/"), &pci),
         pci,
         capability: (
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,

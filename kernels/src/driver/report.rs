@@ -1,6 +1,8 @@
 //! Results of the probe, as text and as JSON.
 
 use super::{Device, DeviceInfo, Driver, Version, Which, Works, trials};
+use crate::Pinned;
+use kvtide_wire::os::{huge, map::Access, memfd::Memfd};
 use std::{fmt, sync::Arc};
 
 /// The driver, and the features that work on each device.
@@ -12,8 +14,41 @@ pub struct Report {
     pub version: Version,
     /// `CUDA_DEVICE_MAX_CONNECTIONS`: hardware queues that the streams of a context share; 8 if not set.
     pub queues: Option<String>,
+    /// Huge pages of host memory, as its two kinds get them.
+    pub huge_pages: HugePages,
     /// Devices by ordinal.
     pub devices: Vec<DeviceReport>,
+}
+
+/// Bytes on huge pages, of [`HugePages::TRIED`] bytes of host memory; `None` if it could not be found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HugePages {
+    /// Pinned memory of kvtide, registered with the first device.
+    pub pinned_bytes: Option<u64>,
+    /// Shared memory like a slab.
+    pub shared_bytes: Option<u64>,
+}
+
+impl HugePages {
+    /// Bytes of each kind that are tried.
+    pub const TRIED: u64 = 8 << 20;
+
+    fn of(device: Option<&Arc<Device>>) -> Self {
+        let shared = || {
+            let memfd = Memfd::shared("kvtide trial", Self::TRIED).ok()?;
+            let map = memfd.map(Access::ReadWrite).ok()?;
+            huge::mapped_bytes(map.as_ptr(), map.len())
+        };
+        let pinned = |device| {
+            let pinned = Pinned::new(device, Self::TRIED as usize).ok()?;
+            for at in (0..pinned.bytes()).step_by(4096) {
+                // SAFETY: within the memory, which is ours alone. A driver that pins pages later than at registration sees them used.
+                unsafe { pinned.as_ptr().add(at).write_volatile(0) };
+            }
+            pinned.huge_bytes()
+        };
+        Self { pinned_bytes: device.and_then(pinned), shared_bytes: shared() }
+    }
 }
 
 /// One device.
@@ -29,8 +64,10 @@ pub struct DeviceReport {
 
 /// Try every device.
 pub(super) fn of(driver: &Arc<Driver>) -> Report {
+    let mut first = None;
     let devices = driver.devices().iter().map(|info| {
         let opened = Device::open(driver, Which::Ordinal(info.ordinal));
+        first = first.take().or_else(|| opened.as_ref().ok().cloned());
         let (free_bytes, works) = match opened {
             Ok(device) => {
                 let works = device.works().cloned().map_err(|e| e.to_string());
@@ -40,11 +77,13 @@ pub(super) fn of(driver: &Arc<Driver>) -> Report {
         };
         DeviceReport { info: info.clone(), free_bytes, works }
     });
+    let devices = devices.collect();
     Report {
         library: driver.library().to_owned(),
         version: driver.version(),
         queues: std::env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok(),
-        devices: devices.collect(),
+        huge_pages: HugePages::of(first.as_ref()),
+        devices,
     }
 }
 
@@ -56,6 +95,15 @@ impl fmt::Display for Report {
         }
         let queues = self.queues.as_deref().unwrap_or("not set: 8");
         writeln!(f, "hardware queues: CUDA_DEVICE_MAX_CONNECTIONS {queues}")?;
+        let huge = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), |bytes| (bytes >> 20).to_string());
+        let HugePages { pinned_bytes, shared_bytes } = self.huge_pages;
+        let tried = HugePages::TRIED >> 20;
+        writeln!(
+            f,
+            "huge pages, of {tried} MiB: {} MiB of pinned memory, {} MiB of shared memory",
+            huge(pinned_bytes),
+            huge(shared_bytes)
+        )?;
         if self.devices.is_empty() {
             writeln!(f, "no device is visible")?;
         }
@@ -71,7 +119,8 @@ impl fmt::Display for DeviceReport {
         let info = &self.info;
         let (major, minor) = info.capability;
         writeln!(f, "cuda:{}: {}{}", info.ordinal, info.name, if info.uuid.mig { " (a MIG instance)" } else { "" })?;
-        writeln!(f, "  identity            {}, PCI {}", info.uuid, info.pci)?;
+        let node = info.numa_node.map_or_else(|| "unknown".to_owned(), |node| node.to_string());
+        writeln!(f, "  identity            {}, PCI {}, NUMA node {node}", info.uuid, info.pci)?;
         writeln!(
             f,
             "  hardware            compute capability {major}.{minor}, {} multiprocessors, {} copy engines, {} MiB L2",
@@ -94,13 +143,22 @@ impl Report {
     pub fn to_json(&self) -> String {
         let devices: Vec<String> = self.devices.iter().map(device_json).collect();
         format!(
-            r#"{{"library":{},"cuda":"{}.{}","max_connections":{},"devices":[{}]}}"#,
+            r#"{{"library":{},"cuda":"{}.{}","max_connections":{},"huge_pages":{},"devices":[{}]}}"#,
             quoted(&self.library),
             self.version.major,
             self.version.minor,
             self.queues.as_deref().map_or_else(|| "null".to_owned(), quoted),
+            self.huge_pages.to_json(),
             devices.join(",")
         )
+    }
+}
+
+impl HugePages {
+    fn to_json(self) -> String {
+        let number = |bytes: Option<u64>| bytes.map_or_else(|| "null".to_owned(), |bytes| bytes.to_string());
+        let (pinned, shared) = (number(self.pinned_bytes), number(self.shared_bytes));
+        format!(r#"{{"tried_bytes":{},"pinned_bytes":{pinned},"shared_bytes":{shared}}}"#, Self::TRIED)
     }
 }
 
@@ -118,7 +176,7 @@ fn device_json(device: &DeviceReport) -> String {
     };
     format!(
         concat!(
-            r#"{{"ordinal":{},"name":{},"uuid":"{}","mig":{},"pci":{},"compute_capability":"{}.{}","multiprocessors":{},"#,
+            r#"{{"ordinal":{},"name":{},"uuid":"{}","mig":{},"pci":{},"numa_node":{},"compute_capability":"{}.{}","multiprocessors":{},"#,
             r#""copy_engines":{},"l2_bytes":{},"memory_bytes":{},"free_bytes":{},"works":{}}}"#
         ),
         info.ordinal,
@@ -126,6 +184,7 @@ fn device_json(device: &DeviceReport) -> String {
         info.uuid,
         info.uuid.mig,
         quoted(&info.pci),
+        info.numa_node.map_or_else(|| "null".to_owned(), |node| node.to_string()),
         info.capability.0,
         info.capability.1,
         info.multiprocessors,

@@ -1,9 +1,10 @@
-//! Copies between host and device by the shipped copier, compared with one large pinned copy.
+//! Copies between host and device by the shipped copier, compared with one large pinned copy; and the same copies by each path alone,
+//! so that a missed target explains itself.
 
 use super::Size;
 use super::memory::Random;
 use super::timing::{PATIENCE, Timer, in_turns};
-use crate::copy::{Copier, Copy, Crossover, Options, Way};
+use crate::copy::{Copier, Copy, Crossover, Options, Path, Way};
 use crate::{Buffer, Device, Error, Pinned, Priority, Result, Stream};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -41,6 +42,26 @@ const BLOCK: u64 = 2 << 20;
 const BATCH: usize = 256;
 const UNDER_WAY: usize = 4;
 
+/// Paths that a copier may be forced to use.
+const PATHS: [Path; 3] = [Path::Engines, Path::OneByOne, Path::Kernel];
+/// Bytes of a trial of one path. Copy engines take microseconds for each copy: fragments of 4 KiB, one by one, in three directions, then
+/// take about a second per round.
+const FORCED_BYTES: usize = 128 << 20;
+const FORCED_ROUNDS: usize = 3;
+
+/// Rate of one path for all copies of one kind.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Forced {
+    /// Direction.
+    pub way: Way,
+    /// Data of the copies. Within the device, other memory of it takes the place of the host.
+    pub kind: Kind,
+    /// The path.
+    pub path: Path,
+    /// Bytes per second, from the first call to the end of the last copy; `None`: this device cannot use the path.
+    pub rate: Option<f64>,
+}
+
 /// Rates of one direction in bytes per second.
 #[derive(Clone, Debug)]
 pub struct Copies {
@@ -68,7 +89,42 @@ pub fn copies(device: &Arc<Device>, size: Size) -> Result<([Copies; 2], Crossove
     Ok((found, rig.copier.crossover().clone()))
 }
 
-/// Two buffers of the same size.
+/// Measure each path alone, in both directions and within the device, one direction after the other.
+///
+/// # Errors
+/// The device is full or lost.
+pub fn forced(device: &Arc<Device>, size: Size) -> Result<Vec<Forced>> {
+    let (bytes, rounds) = match size {
+        Size::Full => (FORCED_BYTES, FORCED_ROUNDS),
+        Size::Tiny => (4 << 20, 1),
+    };
+    let rig = Rig::new(device, bytes as u64)?;
+    let mut copiers = Vec::new();
+    for path in PATHS {
+        let copier = match Copier::new(device, Options { path, ..Options::default() }) {
+            Ok(copier) => Some(copier),
+            Err(Error::Unsupported { .. }) => None,
+            Err(e) => return Err(e),
+        };
+        // Without batched calls, the copier would make one call for each copy under another name.
+        copiers.push((path, copier.filter(|copier| path != Path::Engines || copier.is_batched())));
+    }
+    let mut found = Vec::new();
+    for (way, kind) in Way::ALL.into_iter().flat_map(|way| KINDS.map(|kind| (way, kind))) {
+        let copies = rig.batch(way, kind);
+        let seconds: [f64; PATHS.len()] = in_turns(rounds, |which| match &mut copiers[which].1 {
+            Some(copier) => batched(copier, way, &copies),
+            None => Ok(f64::NAN),
+        })?;
+        for (path, seconds) in PATHS.into_iter().zip(seconds) {
+            let rate = Some(bytes as f64 / seconds).filter(|rate| rate.is_finite());
+            found.push(Forced { way, kind, path, rate });
+        }
+    }
+    Ok(found)
+}
+
+/// Memory of the host, and twice as much of the device: its second half is the source of copies within the device.
 struct Rig {
     host: Pinned,
     device: Buffer,
@@ -82,7 +138,7 @@ impl Rig {
     fn new(device: &Arc<Device>, bytes: u64) -> Result<Self> {
         let host = Pinned::new(device, bytes as usize)?;
         Ok(Self {
-            device: Buffer::new(device, bytes as usize)?,
+            device: Buffer::new(device, 2 * bytes as usize)?,
             stream: Stream::new(device, Priority::Normal)?,
             timer: Timer::new(device)?,
             copier: Copier::new(device, Options::default())?,
@@ -95,7 +151,7 @@ impl Rig {
         let batches = KINDS.map(|kind| self.batch(way, kind));
         let seconds: [f64; TURNS] = in_turns(rounds, |which| match which.checked_sub(1) {
             None => self.large(way),
-            Some(kind) => self.batched(way, &batches[kind]),
+            Some(kind) => batched(&mut self.copier, way, &batches[kind]),
         })?;
         let rate = |seconds: f64| self.bytes as f64 / seconds;
         let kinds = KINDS.into_iter().zip(&seconds[1..]).map(|(kind, &s)| (kind, rate(s))).collect();
@@ -107,15 +163,6 @@ impl Rig {
         let copy = self.copy(way, 0, 0, self.bytes);
         // SAFETY: both buffers belong to this rig, nothing else is in flight on them, and the timer waits for the end.
         self.timer.time(&self.stream, || unsafe { self.stream.copy(copy.to, copy.from, copy.bytes) })
-    }
-
-    /// Return the seconds from the first call to the end of the last copy.
-    fn batched(&mut self, way: Way, copies: &[Copy]) -> Result<f64> {
-        let began = Instant::now();
-        // SAFETY: all ranges lie in this rig's buffers, nothing else is in flight on them, each byte is written once, and
-        // `copy_all` waits for the end.
-        unsafe { copy_all(&mut self.copier, way, copies)? };
-        Ok(began.elapsed().as_secs_f64())
     }
 
     /// Return all bytes of both buffers, in pieces of this kind.
@@ -141,13 +188,23 @@ impl Rig {
     }
 
     fn copy(&self, way: Way, host: u64, device: u64, bytes: u64) -> Copy {
-        let (host, device) = (self.host.address() + host, self.device.address() + device);
-        let bytes = bytes as usize;
+        let (beside, device) = (self.device.address() + self.bytes + host, self.device.address() + device);
+        let (host, bytes) = (self.host.address() + host, bytes as usize);
         match way {
             Way::Down => Copy { from: device, to: host, bytes, region: 0 },
-            Way::Up | Way::Within => Copy { from: host, to: device, bytes, region: 0 },
+            Way::Up => Copy { from: host, to: device, bytes, region: 0 },
+            Way::Within => Copy { from: beside, to: device, bytes, region: 0 },
         }
     }
+}
+
+/// Return the seconds from the first call to the end of the last copy, of copies that a rig made.
+fn batched(copier: &mut Copier, way: Way, copies: &[Copy]) -> Result<f64> {
+    let began = Instant::now();
+    // SAFETY: all ranges lie in the rig's buffers, nothing else is in flight on them, each byte is written once, and `copy_all` waits
+    // for the end.
+    unsafe { copy_all(copier, way, copies)? };
+    Ok(began.elapsed().as_secs_f64())
 }
 
 /// Copy everything, with a few batches in flight at a time, and wait for the end.

@@ -13,7 +13,7 @@ mod timing;
 
 pub use attention::{Attended, attention};
 pub use batches::{Case, error_against_f64};
-pub use copies::{Copies, Kind, copies};
+pub use copies::{Copies, Forced, Kind, copies, forced};
 pub use interfere::{Interference, interference};
 
 /// Size of the measurements.

@@ -209,6 +209,7 @@ mod tests {
             seqs_max: 4,
             tier0_frames: vec![16],
             mapped_frames: 0,
+            numa_node: None,
             relay: false,
             local: false,
             token: None,

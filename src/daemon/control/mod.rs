@@ -267,6 +267,7 @@ impl Control {
                     fds,
                     limits,
                     shard,
+                    numa_node: hello.numa_node,
                     relay,
                     relay_socket,
                     frames,

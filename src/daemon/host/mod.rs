@@ -27,8 +27,10 @@ use kvtide_rt::mail::{Address, Mailbox, mailbox};
 use kvtide_rt::published::published;
 use kvtide_tiering::node;
 use kvtide_wire::os::memfd::Memfd;
+use kvtide_wire::os::numa;
 use pool::Pool;
 use serde::{Deserialize, Serialize};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -70,6 +72,8 @@ pub(crate) enum NodeMessage {
         space: u32,
         /// The size class.
         class: u8,
+        /// NUMA node on which it is best; `None`: any.
+        numa_node: Option<u16>,
     },
     /// The answer to [`SpaceMessage::Reclaim`].
     Reclaimed {
@@ -163,6 +167,10 @@ pub struct HostStatus {
     pub slabs_granted: u64,
     /// Requests refused.
     pub slabs_refused: u64,
+    /// Bytes of granted and pooled memory that are on huge pages.
+    pub huge_bytes: u64,
+    /// Slabs granted on another NUMA node than that of their sessions; always 0 on a machine with one node.
+    pub slabs_elsewhere: u64,
     /// Disks of the NVMe tier.
     pub disks: Vec<node::DiskStatus>,
     /// Bytes of a region of a disk, the unit of grants.
@@ -196,8 +204,11 @@ impl HostThread {
     ) -> Result<HostThread, Error> {
         let (mut publisher, figures) = published();
         thread_registry.serve_host(figures);
-        let pool =
-            if config.tiers.host.prefault { prefault(&config.tiers.host, thread_registry)? } else { Pool::empty() };
+        let nodes = numa_nodes();
+        let pool = match config.tiers.host.prefault {
+            true => prefault(&config.tiers.host, nodes, thread_registry)?,
+            false => Pool::empty(nodes),
+        };
         let mut host = Host::new(config, pool, disks, recovered);
         // Prefaulting may have taken long.
         publisher.round();
@@ -222,12 +233,29 @@ impl HostThread {
     }
 }
 
+/// Return the NUMA nodes among which memory is divided; none on a machine with one node, and if the daemon was started with a memory
+/// policy, which then decides.
+fn numa_nodes() -> Vec<u16> {
+    let nodes = numa::usable(Path::new("/"));
+    if nodes.len() < 2 {
+        return Vec::new();
+    }
+    if matches!(numa::has_policy(), Ok(true)) {
+        tracing::info!(
+            "host tier: the daemon's own memory policy decides about NUMA nodes, not the nodes of the engines"
+        );
+        return Vec::new();
+    }
+    tracing::info!("host tier: slabs are on the NUMA node of the engine that needs them, of nodes {nodes:?}");
+    nodes
+}
+
 /// Allocate the whole tier and report progress.
-fn prefault(tier: &HostTier, thread_registry: &ThreadRegistry) -> Result<Pool, Error> {
+fn prefault(tier: &HostTier, nodes: Vec<u16>, thread_registry: &ThreadRegistry) -> Result<Pool, Error> {
     let began = Instant::now();
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
     let all = gib(tier.capacity_bytes);
-    let pool = Pool::fill(tier.capacity_bytes, tier.slab_bytes, &mut |bytes| {
+    let pool = Pool::fill(tier.capacity_bytes, tier.slab_bytes, nodes, &mut |bytes| {
         let progress = format!("host tier: {:.2} of {all:.2} GiB allocated", gib(bytes));
         tracing::info!("{progress}");
         thread_registry.progress(&progress);

@@ -20,6 +20,8 @@ const EMPTIED: Duration = Duration::from_secs(2);
 pub(super) struct Need {
     pub space: u32,
     pub class: u8,
+    /// NUMA node on which the slab is best.
+    pub numa_node: Option<u16>,
     /// Spaces that have not answered.
     unheard: BTreeSet<u32>,
     /// Spaces that returned nothing when asked for cached memory.
@@ -77,7 +79,7 @@ impl Needs {
     /// ends at once if no answer is pending and the last round for the same space was less than [`AGAIN`] ago.
     pub fn ask_idle(
         &mut self,
-        (space, class): (u32, u8),
+        (space, class, numa_node): (u32, u8, Option<u16>),
         helpers: impl Iterator<Item = u32>,
         now: Instant,
         ask: impl Fn(u32) -> bool,
@@ -97,7 +99,7 @@ impl Needs {
             self.questions.insert(space, now);
         }
         let over = lately && unheard.is_empty();
-        Need { space, class, unheard, empty: BTreeSet::new(), cached: false, over, began: now }
+        Need { space, class, numa_node, unheard, empty: BTreeSet::new(), cached: false, over, began: now }
     }
 
     /// Ask a space to empty a slab of cached blocks. If a question to it is still open, wait for that answer first.
@@ -161,7 +163,7 @@ mod tests {
     use super::*;
 
     fn ask(needs: &mut Needs, space: u32, helpers: &[u32], now: Instant) -> Need {
-        needs.ask_idle((space, 0), helpers.iter().copied(), now, |_| true)
+        needs.ask_idle((space, 0, None), helpers.iter().copied(), now, |_| true)
     }
 
     #[test]
@@ -220,10 +222,14 @@ mod tests {
         let (mut needs, now) = (Needs::default(), Instant::now());
         assert!(ask(&mut needs, 1, &[2], now).waits(now));
         let never = |_| panic!("a question is already open");
-        assert!(needs.ask_idle((1, 1), [2].into_iter(), now, never).waits(now));
-        assert!(needs.ask_idle((3, 0), [2].into_iter(), now, never).waits(now), "not asked for another space either");
+        assert!(needs.ask_idle((1, 1, None), [2].into_iter(), now, never).waits(now));
+        assert!(
+            needs.ask_idle((3, 0, None), [2].into_iter(), now, never).waits(now),
+            "not asked for another space either"
+        );
         needs.heard(2, false);
-        let mut over = needs.ask_idle((1, 0), [2].into_iter(), now, |_| panic!("space 2 has just answered: no slab"));
+        let mut over =
+            needs.ask_idle((1, 0, None), [2].into_iter(), now, |_| panic!("space 2 has just answered: no slab"));
         assert!(!over.waits(now) && !over.may_ask_cached(now));
         assert!(ask(&mut needs, 1, &[2], now + AGAIN).waits(now + AGAIN));
         needs.heard(2, false);
@@ -234,7 +240,7 @@ mod tests {
     #[test]
     fn one_that_cannot_be_asked_is_not_waited_for_and_who_was_refused_hears_once() {
         let (mut needs, now) = (Needs::default(), Instant::now());
-        assert!(!needs.ask_idle((1, 0), [2].into_iter(), now, |_| false).waits(now));
+        assert!(!needs.ask_idle((1, 0, None), [2].into_iter(), now, |_| false).waits(now));
         needs.refuse(1);
         needs.refuse(2);
         needs.gone(2);

@@ -33,11 +33,21 @@ pub(super) struct Host {
     pool: Pool,
     /// Slabs registered with the disks, by space and slab.
     mapped: BTreeMap<(u32, u32), Arc<Memory>>,
+    /// Granted slabs by space and slab.
+    placed: BTreeMap<(u32, u32), Placed>,
     /// Messages to each space.
     spaces: BTreeMap<u32, RetryQueue<SpaceMessage>>,
     needs: Needs,
     slabs_granted: u64,
     slabs_refused: u64,
+    slabs_elsewhere: u64,
+}
+
+/// Where the memory of a slab is.
+#[derive(Debug)]
+struct Placed {
+    numa_node: Option<u16>,
+    huge_bytes: u64,
 }
 
 impl Host {
@@ -50,9 +60,19 @@ impl Host {
         });
         let regions = Regions::new(config, disks, recovered);
         let to_disks = disks.iter().map(|disk| RetryQueue::new(disk.address())).collect();
-        let (spaces, mapped) = (BTreeMap::new(), BTreeMap::new());
-        let needs = Needs::default();
-        Host { node, regions, to_disks, pool, mapped, spaces, needs, slabs_granted: 0, slabs_refused: 0 }
+        Host {
+            node,
+            regions,
+            to_disks,
+            pool,
+            mapped: BTreeMap::new(),
+            placed: BTreeMap::new(),
+            spaces: BTreeMap::new(),
+            needs: Needs::default(),
+            slabs_granted: 0,
+            slabs_refused: 0,
+            slabs_elsewhere: 0,
+        }
     }
 
     /// Publish stats if due, then handle the next message. Return false after the last.
@@ -105,7 +125,7 @@ impl Host {
                     self.regions.join(space, domain, *slab, others);
                 }
             }
-            NodeMessage::Need { space, class } => self.need(space, class),
+            NodeMessage::Need { space, class, numa_node } => self.need(space, class, numa_node),
             NodeMessage::Reclaimed { space, gave } => {
                 self.needs.heard(space, gave);
                 self.settle();
@@ -116,7 +136,7 @@ impl Host {
                     empty(space, slab, &memfd);
                 }
                 self.take_back(space, slab);
-                self.pool.refill(self.node.granted_bytes());
+                self.refill();
                 self.came_back();
             }
             NodeMessage::NeedDisk { space, wanted } => self.regions.need(space, wanted),
@@ -135,13 +155,13 @@ impl Host {
         true
     }
 
-    fn need(&mut self, space: u32, class: u8) {
-        if self.grant(space, class) {
+    fn need(&mut self, space: u32, class: u8, numa_node: Option<u16>) {
+        if self.grant(space, class, numa_node) {
             return;
         }
         let (helpers, spaces) = (self.node.helpers(space, class), &self.spaces);
         let now = Instant::now();
-        let need = self.needs.ask_idle((space, class), helpers, now, |helper| ask(spaces, helper, false));
+        let need = self.needs.ask_idle((space, class, numa_node), helpers, now, |helper| ask(spaces, helper, false));
         self.go_on(need, now);
     }
 
@@ -149,7 +169,7 @@ impl Host {
     fn settle(&mut self) {
         let now = Instant::now();
         for need in self.needs.take() {
-            if !self.grant(need.space, need.class) {
+            if !self.grant(need.space, need.class, need.numa_node) {
                 self.go_on(need, now);
             }
         }
@@ -185,11 +205,12 @@ impl Host {
     }
 
     /// Grant a slab if one is available, else return false. Allocation errors are reported to the space.
-    fn grant(&mut self, space: u32, class: u8) -> bool {
+    fn grant(&mut self, space: u32, class: u8, numa_node: Option<u16>) -> bool {
         let Some(grant) = self.node.grant(space, class) else { return false };
-        match self.allocate(space, class, grant) {
+        match self.allocate(space, class, grant, numa_node) {
             Ok(granted) => {
                 self.slabs_granted += 1;
+                self.place((space, grant.slab), &granted.memfd, numa_node);
                 self.tell(space, SpaceMessage::Granted(granted));
             }
             Err(error) => {
@@ -201,8 +222,24 @@ impl Host {
         true
     }
 
-    fn allocate(&mut self, space: u32, class: u8, grant: Grant) -> Result<Granted, WireError> {
-        let memfd = self.pool.take(&format!("kvtide-host-{space}-{}", grant.slab), grant.bytes)?;
+    /// Record where a slab is.
+    fn place(&mut self, slab: (u32, u32), memfd: &Memfd, wanted: Option<u16>) {
+        let numa_node = memfd.node();
+        self.placed.insert(slab, Placed { numa_node, huge_bytes: memfd.huge_bytes() });
+        let Some(wanted) = wanted.filter(|&wanted| self.pool.has_nodes() && numa_node != Some(wanted)) else { return };
+        self.slabs_elsewhere += 1;
+        if self.slabs_elsewhere == 1 {
+            let found = numa_node.map_or_else(|| "an unknown node".to_owned(), |node| format!("node {node}"));
+            tracing::warn!(
+                "host tier: a slab of space {} is on {found}, its engine on NUMA node {wanted}: that node has no free memory, or none that \
+                 the daemon may use. Copies to the other node are slower; kvtide_host_grants_elsewhere_total counts such slabs",
+                slab.0
+            );
+        }
+    }
+
+    fn allocate(&mut self, space: u32, class: u8, grant: Grant, numa_node: Option<u16>) -> Result<Granted, WireError> {
+        let memfd = self.pool.take(&format!("kvtide-host-{space}-{}", grant.slab), grant.bytes, numa_node)?;
         let Grant { slab, frames, stride, bytes } = grant;
         let memory = if self.to_disks.is_empty() { None } else { self.map(space, slab, &memfd)? };
         Ok(Granted { slab: Slab { slab, class: class.into(), frames, stride, bytes }, memfd, memory })
@@ -232,16 +269,22 @@ impl Host {
     fn leave(&mut self, space: u32) {
         for slab in self.node.leave(space) {
             self.unmap(space, slab);
+            self.placed.remove(&(space, slab));
         }
-        self.pool.refill(self.node.granted_bytes());
+        self.refill();
         self.regions.leave(space);
         self.spaces.remove(&space);
         self.needs.gone(space);
         self.came_back();
     }
 
+    fn refill(&mut self) {
+        self.pool.refill(self.node.granted_bytes(), self.placed.values().filter_map(|slab| slab.numa_node));
+    }
+
     fn take_back(&mut self, space: u32, slab: u32) {
         self.unmap(space, slab);
+        self.placed.remove(&(space, slab));
         if !self.node.take_back(space, slab) {
             tracing::error!("space {space}: returned slab {slab}, which it does not own");
         }
@@ -262,6 +305,8 @@ impl Host {
             slabs: self.node.slabs(),
             slabs_granted: self.slabs_granted,
             slabs_refused: self.slabs_refused,
+            huge_bytes: self.pool.huge_bytes() + self.placed.values().map(|slab| slab.huge_bytes).sum::<u64>(),
+            slabs_elsewhere: self.slabs_elsewhere,
             disks: self.regions.status(),
             region_bytes: self.regions.region_bytes(),
         }
@@ -298,7 +343,7 @@ mod tests {
     fn host() -> Host {
         let text = "[tiers.host]\ncapacity = 262144\nslab = 65536\nprefault = false\n";
         let config = Config::parse("", text, &Overrides::default(), &Machine::look().unwrap()).unwrap();
-        Host::new(&config, Pool::empty(), &[], Vec::new())
+        Host::new(&config, Pool::empty(Vec::new()), &[], Vec::new())
     }
 
     /// Add a space with two size classes; a frame takes a whole slab.
@@ -339,12 +384,12 @@ mod tests {
         let mut host = host();
         let (holder, asker) = (join(&mut host, 1), join(&mut host, 2));
         for class in [0, 1, 0, 1] {
-            host.handle(NodeMessage::Need { space: 1, class });
+            host.handle(NodeMessage::Need { space: 1, class, numa_node: None });
         }
         assert_eq!(told(&holder), ["granted"; 4]);
         // Requests of one space for both size classes wait for the same answer.
-        host.handle(NodeMessage::Need { space: 2, class: 0 });
-        host.handle(NodeMessage::Need { space: 2, class: 1 });
+        host.handle(NodeMessage::Need { space: 2, class: 0, numa_node: None });
+        host.handle(NodeMessage::Need { space: 2, class: 1, numa_node: None });
         assert_eq!((told(&holder), told(&asker)), (vec!["reclaim"], vec![]));
         for slab in [0, 1] {
             host.handle(NodeMessage::Return { space: 1, slab, memfd: None });
@@ -352,25 +397,25 @@ mod tests {
         host.handle(NodeMessage::Reclaimed { space: 1, gave: false });
         assert_eq!((told(&holder), told(&asker)), (vec![], vec!["granted", "granted"]));
         // If no slab is returned, the request is refused once the answer arrives.
-        host.handle(NodeMessage::Need { space: 2, class: 0 });
+        host.handle(NodeMessage::Need { space: 2, class: 0, numa_node: None });
         assert_eq!((told(&holder), told(&asker)), (vec!["reclaim"], vec![]));
         host.handle(NodeMessage::Reclaimed { space: 1, gave: false });
         assert_eq!(told(&asker), ["refused"]);
         // A second request is refused at once, since the others have just answered; a refused space is notified when memory is
         // returned.
-        host.handle(NodeMessage::Need { space: 2, class: 0 });
+        host.handle(NodeMessage::Need { space: 2, class: 0, numa_node: None });
         assert_eq!((told(&holder), told(&asker)), (vec![], vec!["refused"]));
         host.handle(NodeMessage::Leave { space: 1 });
         assert_eq!(told(&asker), ["freed"]);
-        host.handle(NodeMessage::Need { space: 2, class: 0 });
+        host.handle(NodeMessage::Need { space: 2, class: 0, numa_node: None });
         assert_eq!(told(&asker), ["granted"]);
     }
 
     /// Fill the host memory with slabs of a space.
     fn fill(host: &mut Host, space: u32, messages: &Mailbox<SpaceMessage>) {
         while host.node.granted_bytes() < host.node.capacity_bytes() {
-            host.handle(NodeMessage::Need { space, class: 0 });
-            host.handle(NodeMessage::Need { space, class: 1 });
+            host.handle(NodeMessage::Need { space, class: 0, numa_node: None });
+            host.handle(NodeMessage::Need { space, class: 1, numa_node: None });
         }
         told(messages);
     }
@@ -381,7 +426,7 @@ mod tests {
         let (holder, asker) = (join(&mut host, 1), join(&mut host, 2));
         fill(&mut host, 1, &holder);
         for (slab, answer) in [(0, "granted"), (1, "granted"), (2, "refused")] {
-            host.handle(NodeMessage::Need { space: 2, class: (slab % 2) as u8 });
+            host.handle(NodeMessage::Need { space: 2, class: (slab % 2) as u8, numa_node: None });
             assert_eq!(told(&holder), ["reclaim"]);
             host.handle(NodeMessage::Reclaimed { space: 1, gave: false });
             if answer == "granted" {
@@ -398,14 +443,14 @@ mod tests {
         let mut host = host();
         let spaces = [1, 2, 3].map(|space| join(&mut host, space));
         for (space, class) in [(1, 0), (2, 0), (3, 0), (3, 1)] {
-            host.handle(NodeMessage::Need { space, class });
+            host.handle(NodeMessage::Need { space, class, numa_node: None });
         }
         spaces.iter().for_each(|messages| _ = told(messages));
         for space in [2, 1] {
             host.handle(NodeMessage::InUse { space, sessions: false });
         }
         for (giver, other, class) in [(2, 1, 0), (1, 2, 1)] {
-            host.handle(NodeMessage::Need { space: 3, class });
+            host.handle(NodeMessage::Need { space: 3, class, numa_node: None });
             for space in 1..=2 {
                 host.handle(NodeMessage::Reclaimed { space, gave: false });
             }
@@ -423,10 +468,10 @@ mod tests {
         let mut host = host();
         let (holder, asker) = (join(&mut host, 1), join(&mut host, 2));
         for class in [0, 1, 0, 1] {
-            host.handle(NodeMessage::Need { space: 1, class });
+            host.handle(NodeMessage::Need { space: 1, class, numa_node: None });
         }
         drop(holder);
-        host.handle(NodeMessage::Need { space: 2, class: 0 });
+        host.handle(NodeMessage::Need { space: 2, class: 0, numa_node: None });
         assert!(told(&asker).is_empty());
         host.handle(NodeMessage::Leave { space: 1 });
         assert_eq!(told(&asker), ["granted"]);
@@ -437,15 +482,45 @@ mod tests {
         let mut host = host();
         let (_hangs, asker) = (join(&mut host, 1), join(&mut host, 2));
         while host.node.granted_bytes() < host.node.capacity_bytes() {
-            host.handle(NodeMessage::Need { space: 1, class: 0 });
-            host.handle(NodeMessage::Need { space: 1, class: 1 });
+            host.handle(NodeMessage::Need { space: 1, class: 0, numa_node: None });
+            host.handle(NodeMessage::Need { space: 1, class: 1, numa_node: None });
         }
-        host.handle(NodeMessage::Need { space: 2, class: 0 });
+        host.handle(NodeMessage::Need { space: 2, class: 0, numa_node: None });
         let (_address, nothing) = mailbox(1).unwrap();
         let (mut figures, _) = published();
         while told(&asker).is_empty() {
             assert!(host.read(&nothing, &mut figures)); // returns when something is due
         }
         assert_eq!((host.slabs_refused, host.needs.due()), (1, None));
+    }
+
+    #[test]
+    fn a_slab_on_another_node_than_its_engine_is_counted_and_given_up_with_its_space() {
+        let Some(&node) = kvtide_wire::os::numa::usable(std::path::Path::new("/")).first() else { return };
+        let mut host = host();
+        host.pool = Pool::empty(vec![node, 1023]);
+        let messages = join(&mut host, 1);
+        // No machine of this test has a node 1023.
+        for (class, numa_node) in [(0, Some(node)), (1, None), (0, Some(1023)), (1, Some(7777))] {
+            host.handle(NodeMessage::Need { space: 1, class, numa_node });
+        }
+        assert_eq!((told(&messages), host.status().slabs_elsewhere), (vec!["granted"; 4], 2));
+        let placed: Vec<_> = host.placed.values().map(|slab| slab.numa_node).collect();
+        assert_eq!(placed, [Some(node), None, None, None]);
+        host.handle(NodeMessage::Return { space: 1, slab: 0, memfd: None });
+        assert_eq!(host.placed.len(), 3);
+        host.handle(NodeMessage::Leave { space: 1 });
+        assert!(host.placed.is_empty());
+    }
+
+    #[test]
+    fn bytes_on_huge_pages_are_those_of_the_slabs() {
+        let mut host = host();
+        let _messages = join(&mut host, 1);
+        let memfd = Memfd::shared("slab", 4 << 20).unwrap();
+        let huge_bytes = memfd.huge_bytes();
+        assert_eq!(huge_bytes, if memfd.why_small().is_none() { 4 << 20 } else { 0 });
+        host.place((1, 0), &memfd, None);
+        assert_eq!((host.status().huge_bytes, host.status().slabs_elsewhere), (huge_bytes, 0));
     }
 }

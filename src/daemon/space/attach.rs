@@ -24,12 +24,13 @@ impl Space {
                 return self.tell_left();
             }
         };
-        let AttachRequest { number, socket, peer, pidfd, side, fds, limits, frames, relay, .. } = request;
+        let AttachRequest { number, socket, peer, pidfd, side, fds, limits, frames, numa_node, relay, .. } = request;
         let welcomed = socket.send(&welcome.encode(), &fds.as_fds());
         let mut session = Session::new(socket, side, limits.shape.jobs);
         let told = self.slabs.notices().try_for_each(|notice| session.notify(notice.clone()));
-        self.session_entries
-            .take(session_id, AttachedPeer { number, credentials: peer, pidfd, exited: false, session: Some(session) });
+        let (exited, session) = (false, Some(session));
+        let peer_entry = AttachedPeer { number, credentials: peer, pidfd, numa_node, exited, session };
+        self.session_entries.take(session_id, peer_entry);
         self.new_sessions.push(session_id);
         if !relay {
             self.node.send(NodeMessage::InUse { space: self.number, sessions: true });

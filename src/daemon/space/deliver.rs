@@ -45,7 +45,10 @@ impl Space {
                         Err(violation) => ending.push((session, End::Violation(violation))),
                     }
                 }
-                Action::NeedSlab { class } => node.send(NodeMessage::Need { space: *number, class }),
+                Action::NeedSlab { class } => {
+                    let numa_node = slabs.next_node(session_entries.numa_nodes());
+                    node.send(NodeMessage::Need { space: *number, class, numa_node });
+                }
                 Action::ReturnSlab { slab } => {
                     let (memfd, notice) = slabs.remove(slab);
                     sample.returned(slab);

@@ -103,6 +103,8 @@ pub(crate) struct AttachRequest {
     pub limits: Limits,
     /// Its shard.
     pub shard: u16,
+    /// NUMA node of its device or its CPUs.
+    pub numa_node: Option<u16>,
     /// It is a relay.
     pub relay: bool,
     /// Socket of the relay of its domain; empty without one.

@@ -26,6 +26,8 @@ pub(crate) struct AttachedPeer {
     pub credentials: Peer,
     /// Its process. Until it exits, frames that its jobs may still write are quarantined.
     pub pidfd: OwnedFd,
+    /// NUMA node of its device or its CPUs.
+    pub numa_node: Option<u16>,
     /// The core has received the exit.
     pub exited: bool,
     /// The session; None after it ended.
@@ -75,6 +77,14 @@ impl SessionEntries {
     /// Return whether an engine has a live session.
     pub fn has_engines(&self) -> bool {
         self.live.iter().any(|&live| !self.is_relay(live))
+    }
+
+    /// Return the NUMA node of each live session that named one.
+    pub fn numa_nodes(&self) -> impl Iterator<Item = u16> {
+        self.live.iter().filter_map(|&live| match self.entries.get(usize::from(live)) {
+            Some(SessionEntry::Taken(peer)) => peer.numa_node,
+            Some(SessionEntry::Free) | None => None,
+        })
     }
 
     /// Return the live sessions of relays.

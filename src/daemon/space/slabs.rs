@@ -6,6 +6,8 @@ use kvtide_nvme::Memory;
 use kvtide_wire::error::Error as WireError;
 use kvtide_wire::hello::SlabGone;
 use kvtide_wire::os::memfd::Memfd;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Slabs by id.
@@ -21,6 +23,7 @@ pub(crate) struct Slabs {
 struct Held {
     notice: Notice,
     bytes: u64,
+    numa_node: Option<u16>,
     memory: Option<Arc<Memory>>,
 }
 
@@ -28,12 +31,13 @@ impl Slabs {
     /// Add a slab; return the message for all sessions.
     pub fn add(&mut self, granted: Granted) -> Result<Notice, WireError> {
         let Granted { slab, memfd, memory } = granted;
+        let numa_node = memfd.node();
         let notice = Notice { message: slab.encode()?.into(), memfd: Some(Arc::new(memfd)) };
         let id = slab.slab as usize;
         if self.held.len() <= id {
             self.held.resize_with(id + 1, || None);
         }
-        self.held[id] = Some(Held { notice: notice.clone(), bytes: slab.bytes, memory });
+        self.held[id] = Some(Held { notice: notice.clone(), bytes: slab.bytes, numa_node, memory });
         Ok(notice)
     }
 
@@ -60,6 +64,11 @@ impl Slabs {
         self.held.get(slab as usize)?.as_ref()?.memory.as_ref()
     }
 
+    /// Return the NUMA node for the next slab. `sessions`: the node of each session that named one.
+    pub fn next_node(&self, sessions: impl Iterator<Item = u16>) -> Option<u16> {
+        next_node(sessions, self.held.iter().flatten().filter_map(|held| held.numa_node))
+    }
+
     /// Return the number of slabs.
     pub fn len(&self) -> usize {
         self.held.iter().flatten().count()
@@ -68,5 +77,35 @@ impl Slabs {
     /// Return the bytes of all slabs.
     pub fn bytes(&self) -> u64 {
         self.held.iter().flatten().map(|held| held.bytes).sum()
+    }
+}
+
+/// Return the node with the fewest slabs for each of its sessions; of equal ones the lowest. Pages of all sessions share the slabs,
+/// so each node gets its part of them.
+fn next_node(sessions: impl Iterator<Item = u16>, slabs: impl Iterator<Item = u16>) -> Option<u16> {
+    let mut nodes: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
+    sessions.for_each(|node| nodes.entry(node).or_default().0 += 1);
+    slabs.for_each(|node| _ = nodes.get_mut(&node).map(|(_, slabs)| *slabs += 1));
+    // The part of a session, in units of 2^-32 slabs.
+    let part = |(sessions, slabs): (u64, u64)| (slabs << 32) / sessions.max(1);
+    nodes.into_iter().max_by_key(|&(node, counts)| (Reverse(part(counts)), Reverse(node))).map(|(node, _)| node)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::next_node;
+
+    #[test]
+    fn slabs_are_divided_among_nodes_as_sessions_are() {
+        let next = |sessions: &[u16], slabs: &[u16]| next_node(sessions.iter().copied(), slabs.iter().copied());
+        assert_eq!((next(&[], &[]), next(&[], &[1])), (None, None), "no session named a node");
+        assert_eq!((next(&[1], &[]), next(&[1, 1], &[1; 9])), (Some(1), Some(1)));
+        // Slabs of nodes without sessions, such as those of an engine that has left, do not count.
+        assert_eq!(next(&[2, 5], &[7, 7, 2]), Some(5));
+        let (sessions, mut slabs) = ([0, 1, 1, 1], vec![]);
+        for _ in 0..8 {
+            slabs.push(next(&sessions, &slabs).unwrap());
+        }
+        assert_eq!(slabs, [0, 1, 1, 1, 0, 1, 1, 1]);
     }
 }

@@ -47,6 +47,13 @@ pub fn wheel() -> Result<PathBuf, Error> {
     build_wheel()
 }
 
+/// Return the wheel that was built last, if there is one.
+pub fn built_wheel() -> Result<Option<PathBuf>, Error> {
+    let _locked = locked()?;
+    let entries = std::fs::read_dir(builds().join("wheels")).into_iter().flatten();
+    Ok(entries.filter_map(|entry| Some(entry.ok()?.path())).next())
+}
+
 /// Wait for other processes that build or install wheels: the gate runs several of them at once.
 fn locked() -> Result<File, Error> {
     let path = builds().join("wheels.lock");

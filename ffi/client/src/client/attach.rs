@@ -23,7 +23,7 @@ use kvtide_wire::{
     Error as WireError,
     hello::{Hello, Limits, Token},
     layout::CHANNELS_MAX,
-    os::{bell::Sleepable, session::EngineSide, socket::Socket},
+    os::{bell::Sleepable, numa, session::EngineSide, socket::Socket},
     status::Status,
 };
 use std::{
@@ -100,6 +100,7 @@ fn hello(options: &Options) -> Result<Hello> {
         seqs_max: options.seqs_max,
         tier0_frames: frames::without_digests(options)?,
         mapped_frames: options.mapped_frames,
+        numa_node: None, // known once the device is open
         relay: options.relay,
         local: options.local,
         token: options.token_file.as_deref().map(token).transpose()?,
@@ -158,9 +159,13 @@ fn initial<'a>(options: &'a Options, most: &[u32]) -> Result<&'a [u32]> {
 
 /// Connect to the daemon and build the session around `tier0`, or around a new tier 0.
 pub(super) fn connect(options: &Options, tier0: Option<Arc<Tier0>>) -> Result<Connected> {
-    let hello = hello(options)?;
+    let mut hello = hello(options)?;
     let initial = initial(options, &hello.tier0_frames)?;
     let device = device::open(options)?; // a missing device is reported before the daemon is contacted
+    // A relay's copies use no device, and its blocks are for engines on any node.
+    if !options.relay {
+        hello.numa_node = device::numa_node(&device).or_else(|| numa::of_process(Path::new("/")));
+    }
     let attached = kvtide_wire::os::session::attach(&options.socket, &hello, bounded(options.timeout));
     let (socket, welcome, limits, side) = attached.map_err(|e| refused(options, e))?;
     let geometry = geometry(options, &limits, &hello)?;

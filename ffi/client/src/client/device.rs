@@ -1,9 +1,9 @@
 //! Creates the memory of a session, as its options specify, at attach.
 
 #[cfg(feature = "cuda")]
-pub(super) use with::{memory, open, tier0};
+pub(super) use with::{memory, numa_node, open, tier0};
 #[cfg(not(feature = "cuda"))]
-pub(super) use without::{memory, open, tier0};
+pub(super) use without::{memory, numa_node, open, tier0};
 
 #[cfg(feature = "cuda")]
 mod with {
@@ -28,6 +28,11 @@ mod with {
     /// Open the device that the options name.
     pub(in crate::client) fn open(options: &Options) -> Result<Option<Arc<Device>>> {
         cuda::open(&options.device)
+    }
+
+    /// Return the NUMA node of the device.
+    pub(in crate::client) fn numa_node(device: &Option<Arc<Device>>) -> Option<u16> {
+        device.as_ref()?.info().numa_node
     }
 
     /// Create tier 0.
@@ -108,6 +113,11 @@ mod without {
                 why: "this build of kvtide does not support CUDA (feature `cuda`)".into(),
             }),
         }
+    }
+
+    /// There is no device.
+    pub(in crate::client) fn numa_node(_: &NoDevice) -> Option<u16> {
+        None
     }
 
     /// Create tier 0.

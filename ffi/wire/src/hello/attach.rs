@@ -16,6 +16,10 @@ pub const NAME_BYTES_MAX: usize = 64;
 pub const IDENTITY_BYTES_MAX: usize = 4096;
 /// Maximum length of a socket's path in bytes.
 pub const SOCKET_BYTES_MAX: usize = 107;
+/// Exclusive upper bound of the numbers of NUMA nodes; no configuration of Linux has more (`CONFIG_NODES_SHIFT`).
+pub const NUMA_NODES_MAX: u16 = 1024;
+/// Stands for "no NUMA node" in a message.
+const NO_NODE: u16 = u16::MAX;
 /// Maximum tokens of a page. With larger pages one fault would take milliseconds.
 const PAGE_TOKENS_MAX: u64 = 1 << 16;
 /// Maximum shards of a space.
@@ -58,6 +62,8 @@ pub struct Hello {
     /// Mapped frames of each size class: frames without memory, which show a page in place in host memory. Within a class they are
     /// numbered after its tier-0 frames.
     pub mapped_frames: u32,
+    /// NUMA node of the engine's device, or of its CPUs if it has none: host memory is best there. `None`: unknown, or several.
+    pub numa_node: Option<u16>,
     /// It is a relay: it may follow the space's feed, and it attaches only to a space that engines have opened.
     pub relay: bool,
     /// The space stays on this machine: it is not announced to relays. The first engine of the space decides.
@@ -133,6 +139,7 @@ impl Hello {
         }
         let total = self.tier0_frames.iter().map(|n| u64::from(*n)).sum::<u64>();
         let total = total + u64::from(self.mapped_frames) * classes;
+        within(WHAT, "NUMA node", self.numa_node.unwrap_or(0), 0, u64::from(NUMA_NODES_MAX) - 1)?;
         if self.relay {
             within(WHAT, "frames of a relay", total, 0, 0)?;
             within(WHAT, "flags of a relay", u64::from(self.local), 0, 0)?;
@@ -151,7 +158,7 @@ impl Hello {
         for frames in &self.tier0_frames {
             w.u32(*frames);
         }
-        w.u32(self.mapped_frames);
+        w.u32(self.mapped_frames).u16(self.numa_node.unwrap_or(NO_NODE));
         write_planes(&mut w, &self.planes);
         w.text(&self.name).text_up_to(&self.identity, IDENTITY_BYTES_MAX);
         Token::write(self.token.as_ref(), &mut w);
@@ -172,6 +179,7 @@ impl Hello {
         within("hello", "size classes", classes, 1, CLASSES_MAX as u64)?;
         let tier0_frames = (0..classes).map(|_| r.u32("tier-0 frames")).collect::<Result<_, _>>()?;
         let mapped_frames = r.u32("mapped frames")?;
+        let numa_node = Some(r.u16("NUMA node")?).filter(|node| *node != NO_NODE);
         let planes = read_planes(r, planes)?;
         let name = r.text("space name")?;
         let identity = r.text_up_to("identity", IDENTITY_BYTES_MAX)?;
@@ -191,6 +199,7 @@ impl Hello {
             seqs_max,
             tier0_frames,
             mapped_frames,
+            numa_node,
             relay: flags & RELAY != 0,
             local: flags & LOCAL != 0,
             token,

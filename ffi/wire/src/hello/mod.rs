@@ -15,7 +15,7 @@ pub use ask::{
     ASK_HASHES_MAX, Answer, Ask, AskHello, AskWelcome, Forget, FromRelay, NOTE_HASHES_MAX, Note, QUESTION_HASHES_MAX,
     QUESTIONS_MAX, ToRelay, WAIT_MS_MAX, What, is_local, local_hash, note_hashes_max,
 };
-pub use attach::{Hello, IDENTITY_BYTES_MAX, Limits, NAME_BYTES_MAX, SOCKET_BYTES_MAX, Welcome};
+pub use attach::{Hello, IDENTITY_BYTES_MAX, Limits, NAME_BYTES_MAX, NUMA_NODES_MAX, SOCKET_BYTES_MAX, Welcome};
 pub use notice::{Detach, Disconnect, Slab, SlabGone};
 pub use token::{TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, Token};
 pub use watch::{FromWatched, RELAY_TEXT_BYTES_MAX, RelayState, SpaceClosed, SpaceOpened, Watch, Watching};

@@ -4,12 +4,14 @@
 //! (virtio allows 254 in a request, so a page of 1 MiB took two requests), and 2 MiB are zeroed at once instead of in 512 faults.
 //! `MADV_COLLAPSE` (Linux 6.1) works with all system settings for shared memory except those that deny it.
 
-use rustix::fd::{AsRawFd, BorrowedFd};
+use super::aligned::SharedMap;
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
+use rustix::mm::ProtFlags;
 use std::io::Error;
 
 /// Bytes of a huge page on every supported system, with base pages of 4 KiB.
-pub(super) const HUGE: u64 = 2 << 20;
+pub const HUGE: u64 = 2 << 20;
 
 /// Allocate and zero the whole huge pages of an empty memfd of `bytes` bytes. Return the bytes allocated.
 ///
@@ -24,54 +26,35 @@ pub(super) fn fill(fd: BorrowedFd<'_>, bytes: u64) -> Result<u64, Errno> {
     for at in (0..whole).step_by(HUGE as usize) {
         rustix::io::pwrite(fd, &[0], at)?;
     }
-    let window = Window::new(whole as usize)?;
-    window.collapse(fd, whole as usize)?;
-    Ok(whole)
-}
-
-/// An address range that holds a map at a multiple of [`HUGE`].
-struct Window {
-    start: *mut libc::c_void,
-    bytes: usize,
-}
-
-impl Window {
-    fn new(bytes: usize) -> Result<Window, Errno> {
-        let bytes = bytes + HUGE as usize;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new map at an address chosen by the kernel, without access rights.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
-        if start == libc::MAP_FAILED {
-            return Err(last_error());
-        }
-        Ok(Window { start, bytes })
-    }
-
-    /// Map the file here and collapse its extents into huge pages, which remain in the file after the unmapping.
-    fn collapse(&self, fd: BorrowedFd<'_>, whole: usize) -> Result<(), Errno> {
-        let at = (self.start as usize).next_multiple_of(HUGE as usize) as *mut libc::c_void;
-        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        // SAFETY: the range is within the window, which this value owns and to which no reference exists.
-        let mapped = unsafe { libc::mmap(at, whole, libc::PROT_READ | libc::PROT_WRITE, flags, fd.as_raw_fd(), 0) };
-        if mapped == libc::MAP_FAILED {
-            return Err(last_error());
-        }
-        // SAFETY: the map created above; collapsing changes no content.
-        match unsafe { libc::madvise(at, whole, libc::MADV_COLLAPSE) } {
-            0 => Ok(()),
-            _ => Err(last_error()),
-        }
+    let map = SharedMap::new(fd, whole as usize, ProtFlags::READ | ProtFlags::WRITE, false)?;
+    // SAFETY: the map created above, to which no reference exists; collapsing changes no content. The huge pages remain in the file
+    // after the unmapping.
+    match unsafe { libc::madvise(map.start(), map.bytes(), libc::MADV_COLLAPSE) } {
+        0 => Ok(whole),
+        _ => Err(last_error()),
     }
 }
 
-impl Drop for Window {
-    fn drop(&mut self) {
-        // SAFETY: the window's own addresses and the map in it, to which no reference exists.
-        unsafe { libc::munmap(self.start, self.bytes) };
+/// Return how many bytes of a map of this process are mapped as huge pages; `None` if the system does not say. A neighbour that the
+/// kernel joined to the map counts too, up to `bytes`. Takes milliseconds in a process with thousands of maps.
+#[must_use]
+pub fn mapped_bytes(start: *const u8, bytes: usize) -> Option<u64> {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").ok()?;
+    let (mut inside, mut kib) = (false, 0u64);
+    for line in smaps.lines() {
+        let word = line.split(' ').next()?;
+        if let Some((from, to)) = word.split_once('-') {
+            let number = |text| usize::from_str_radix(text, 16).ok();
+            inside = number(from)? < start.addr() + bytes && start.addr() < number(to)?;
+        } else if inside && matches!(word, "AnonHugePages:" | "ShmemPmdMapped:") {
+            kib += line[word.len()..].trim().trim_end_matches(" kB").parse::<u64>().ok()?;
+        }
     }
+    Some((kib << 10).min(bytes as u64))
 }
 
-fn last_error() -> Errno {
+/// Return errno.
+pub(super) fn last_error() -> Errno {
     Errno::from_io_error(&Error::last_os_error()).unwrap_or(Errno::IO)
 }
 

@@ -4,18 +4,19 @@
 //! references to types made of atomics only, for which all bit patterns are valid. Bulk bytes (KV pages) are accessed through raw
 //! pointers, by code that follows the page protocol.
 
-use super::{failed, failed_io};
+use super::aligned::SharedMap;
+use super::failed;
 use crate::error::Error;
 use crate::layout::LaneLine;
 use crate::lists::ListArea;
 use crate::ring::Slot;
 use crate::score::ScoreSlot;
 use crate::sync::{AtomicU32, AtomicU64};
-use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::io::Errno;
+use rustix::mm::{Advice, ProtFlags};
 use std::format;
 use std::ops::Deref;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -28,10 +29,10 @@ pub enum Access {
     ReadWrite,
 }
 
-/// A shared map of a whole memfd.
+/// A shared map of a whole memfd. From 2 MiB on, its address is a multiple of 2 MiB, so that huge pages are mapped as such.
 #[derive(Debug)]
 pub struct Map {
-    raw: MmapRaw,
+    raw: SharedMap,
     access: Access,
 }
 
@@ -40,13 +41,11 @@ impl Map {
     pub fn new(fd: BorrowedFd<'_>, bytes: u64, access: Access) -> Result<Map, Error> {
         let on = || format!("{bytes} bytes, {access:?}");
         let len = usize::try_from(bytes).map_err(|_| failed("mmap", on(), Errno::OVERFLOW))?;
-        let mut options = MmapOptions::new();
-        options.len(len).populate();
-        let raw = match access {
-            Access::ReadOnly => options.map_raw_read_only(fd.as_raw_fd()),
-            Access::ReadWrite => options.map_raw(fd.as_raw_fd()),
-        }
-        .map_err(|e| failed_io("mmap", on(), &e))?;
+        let rights = match access {
+            Access::ReadOnly => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        let raw = SharedMap::new(fd, len, rights, true).map_err(|e| failed("mmap", on(), e))?;
         Ok(Map { raw, access })
     }
 
@@ -54,9 +53,11 @@ impl Map {
     /// their dumps must not hold gigabytes of KV.
     pub fn private_to_this_process(self) -> Result<Map, Error> {
         for (advice, tried) in
-            [(Advice::DontFork, "madvise(MADV_DONTFORK)"), (Advice::DontDump, "madvise(MADV_DONTDUMP)")]
+            [(Advice::LinuxDontFork, "madvise(MADV_DONTFORK)"), (Advice::LinuxDontDump, "madvise(MADV_DONTDUMP)")]
         {
-            self.raw.advise(advice).map_err(|e| failed_io(tried, format!("{} bytes", self.len()), &e))?;
+            // SAFETY: exactly this map; the advice changes neither its content nor its access rights.
+            let advised = unsafe { rustix::mm::madvise(self.raw.start(), self.raw.bytes(), advice) };
+            advised.map_err(|e| failed(tried, format!("{} bytes", self.len()), e))?;
         }
         Ok(self)
     }
@@ -64,25 +65,25 @@ impl Map {
     /// Return the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.raw.len()
+        self.raw.bytes()
     }
 
     /// Return false: an empty map cannot exist.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.raw.len() == 0
+        self.raw.bytes() == 0
     }
 
     /// Return the start of the map, for reading; see the module's head.
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
-        self.raw.as_ptr()
+        self.raw.start().cast()
     }
 
     /// Return the start of the map, for writing; `None` if it is read-only. See the module's head.
     #[must_use]
     pub fn as_mut_ptr(&self) -> Option<*mut u8> {
-        (self.access == Access::ReadWrite).then(|| self.raw.as_mut_ptr())
+        (self.access == Access::ReadWrite).then(|| self.raw.start().cast())
     }
 }
 

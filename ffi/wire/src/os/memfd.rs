@@ -3,6 +3,7 @@
 use super::failed;
 use super::huge;
 use super::map::{Access, Map};
+use super::numa;
 use crate::error::Error;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -15,8 +16,13 @@ use std::string::String;
 pub struct Memfd {
     fd: OwnedFd,
     bytes: u64,
+    huge_bytes: u64,
     /// Reason why none of it is on huge pages, if that was tried.
     small: Option<Errno>,
+    /// NUMA node that holds it, if one was asked for.
+    node: Option<u16>,
+    /// Reason why it was not bound to that node, or why its node is not known.
+    unbound: Option<Errno>,
 }
 
 /// Seals of every memfd of ours: the peer cannot change the size (a shorter file causes SIGBUS) or remove the seals.
@@ -26,7 +32,12 @@ impl Memfd {
     /// Create memory that both sides write. Every byte is allocated now, so that it is charged to this process's cgroup and not to
     /// the peer that touches it first, and so that a lack of memory is an error here and not a SIGBUS in the peer.
     pub fn shared(name: &str, bytes: u64) -> Result<Memfd, Error> {
-        let memfd = Memfd::allocate(name, bytes)?;
+        Memfd::shared_on(name, bytes, None)
+    }
+
+    /// Create memory as by [`Memfd::shared`] on a NUMA node, or elsewhere if that is not possible ([`Memfd::node`]).
+    pub fn shared_on(name: &str, bytes: u64, node: Option<u16>) -> Result<Memfd, Error> {
+        let memfd = Memfd::allocate(name, bytes, node)?;
         memfd.seal(name, FIXED)?;
         Ok(memfd)
     }
@@ -36,7 +47,7 @@ impl Memfd {
     /// That seal blocks later writable maps, `mprotect`, reopening and hole punching; a read-only descriptor alone blocks none of
     /// them.
     pub fn owned(name: &str, bytes: u64) -> Result<(Memfd, Map), Error> {
-        let memfd = Memfd::allocate(name, bytes)?;
+        let memfd = Memfd::allocate(name, bytes, None)?;
         let map = Map::new(memfd.as_fd(), bytes, Access::ReadWrite)?;
         memfd.seal(name, FIXED.union(SealFlags::FUTURE_WRITE))?;
         Ok((memfd, map))
@@ -54,14 +65,16 @@ impl Memfd {
             let (found, expected) = (format!("{:#x}", seals.bits()), "F_SEAL_SHRINK among them".into());
             return Err(Error::Message { message: "shared memory", field: "seals", found, expected });
         }
-        Ok(Memfd { fd, bytes, small: None })
+        Ok(Memfd { fd, bytes, huge_bytes: 0, small: None, node: None, unbound: None })
     }
 
-    fn allocate(name: &str, bytes: u64) -> Result<Memfd, Error> {
+    fn allocate(name: &str, bytes: u64, node: Option<u16>) -> Result<Memfd, Error> {
         let mut memfd = Memfd::create(name, bytes)?;
+        memfd.bind(node);
         memfd.fill_huge();
         rustix::fs::fallocate(&memfd.fd, FallocateFlags::empty(), 0, bytes)
             .map_err(|e| failed("fallocate of shared memory", format!("{name}, {bytes} bytes"), e))?;
+        memfd.find_node(node);
         Ok(memfd)
     }
 
@@ -76,19 +89,48 @@ impl Memfd {
         }
         .map_err(|e| failed("memfd_create", on(), e))?;
         rustix::fs::ftruncate(&fd, bytes).map_err(|e| failed("ftruncate of shared memory", on(), e))?;
-        Ok(Memfd { fd, bytes, small: None })
+        Ok(Memfd { fd, bytes, huge_bytes: 0, small: None, node: None, unbound: None })
     }
 
-    /// Put the memory on whole huge pages and return their bytes. The caller allocates the rest, which is everything if there are
-    /// no huge pages.
-    fn fill_huge(&mut self) -> u64 {
+    /// Put the memory on whole huge pages. The caller allocates the rest, which is everything if there are no huge pages.
+    fn fill_huge(&mut self) {
         match huge::fill(self.fd.as_fd(), self.bytes) {
-            Ok(bytes) => bytes,
-            Err(errno) => {
-                self.small = Some(errno);
-                0
+            Ok(bytes) => self.huge_bytes = bytes,
+            Err(errno) => self.small = Some(errno),
+        }
+    }
+
+    /// Bind the memory to a node before it is allocated.
+    fn bind(&mut self, node: Option<u16>) {
+        self.unbound = node.and_then(|node| numa::prefer(self.fd.as_fd(), self.bytes, node).err());
+    }
+
+    /// Find out where bound memory was allocated: a node that is full gives none.
+    fn find_node(&mut self, wanted: Option<u16>) {
+        if wanted.is_some() && self.unbound.is_none() {
+            match numa::of_memory(self.fd.as_fd(), self.bytes) {
+                Ok(node) => self.node = Some(node),
+                Err(errno) => self.unbound = Some(errno),
             }
         }
+    }
+
+    /// Return how many of the bytes are on huge pages, of memory that was allocated here.
+    #[must_use]
+    pub fn huge_bytes(&self) -> u64 {
+        self.huge_bytes
+    }
+
+    /// Return the NUMA node that holds the memory, if it was allocated here for a node. It may be another one.
+    #[must_use]
+    pub fn node(&self) -> Option<u16> {
+        self.node
+    }
+
+    /// Return the reason why memory that was allocated for a NUMA node was not bound to it.
+    #[must_use]
+    pub fn why_unbound(&self) -> Option<Errno> {
+        self.unbound
     }
 
     /// Return the reason why the system gave no huge pages for memory that was allocated here. `None` if it did, or if the memory
@@ -119,18 +161,20 @@ impl Memfd {
 pub struct Reserved {
     memfd: Memfd,
     name: String,
-    huge_bytes: u64,
 }
 
 impl Reserved {
     /// Allocate memory on huge pages, or else by writing zeros, so that the first access causes no page fault. (A GiB takes 0.07 s
     /// of a core on huge pages, 0.37 s by writing, and 0.9 s by `fallocate` and a populating map; Linux 6.18, memory that the
     /// machine had touched before.)
-    pub fn take(name: &str, bytes: u64) -> Result<Reserved, Error> {
+    ///
+    /// `node`: as for [`Memfd::shared_on`].
+    pub fn take(name: &str, bytes: u64, node: Option<u16>) -> Result<Reserved, Error> {
         static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
         let mut memfd = Memfd::create(name, bytes)?;
-        let huge_bytes = memfd.fill_huge();
-        let mut at = huge_bytes;
+        memfd.bind(node);
+        memfd.fill_huge();
+        let mut at = memfd.huge_bytes;
         while at < bytes {
             let count = (bytes - at).min(ZEROS.len() as u64) as usize;
             match rustix::io::pwrite(&memfd.fd, &ZEROS[..count], at) {
@@ -145,7 +189,20 @@ impl Reserved {
                 }
             }
         }
-        Ok(Reserved { memfd, name: name.into(), huge_bytes })
+        memfd.find_node(node);
+        Ok(Reserved { memfd, name: name.into() })
+    }
+
+    /// See [`Memfd::node`].
+    #[must_use]
+    pub fn node(&self) -> Option<u16> {
+        self.memfd.node
+    }
+
+    /// See [`Memfd::why_unbound`].
+    #[must_use]
+    pub fn why_unbound(&self) -> Option<Errno> {
+        self.memfd.unbound
     }
 
     /// See [`Memfd::why_small`].
@@ -154,10 +211,10 @@ impl Reserved {
         self.memfd.small
     }
 
-    /// Return how many of the bytes are on huge pages.
+    /// See [`Memfd::huge_bytes`].
     #[must_use]
     pub fn huge_bytes(&self) -> u64 {
-        self.huge_bytes
+        self.memfd.huge_bytes
     }
 
     /// Return the bytes of the memory.
@@ -168,13 +225,14 @@ impl Reserved {
 
     /// Convert it to memory that both sides write, as by [`Memfd::shared`]; memory beyond `bytes` returns to the system.
     pub fn shared(self, bytes: u64) -> Result<Memfd, Error> {
-        let Reserved { mut memfd, name, .. } = self;
+        let Reserved { mut memfd, name } = self;
         if bytes > memfd.bytes {
             return Err(Error::Bound { what: "bytes of reserved memory", value: bytes, min: 0, max: memfd.bytes });
         }
         rustix::fs::ftruncate(&memfd.fd, bytes)
             .map_err(|e| failed("ftruncate of shared memory", format!("{name}, {bytes} bytes"), e))?;
         memfd.bytes = bytes;
+        memfd.huge_bytes = memfd.huge_bytes.min(bytes / huge::HUGE * huge::HUGE);
         memfd.seal(&name, FIXED)?;
         Ok(memfd)
     }

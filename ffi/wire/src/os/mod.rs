@@ -1,15 +1,17 @@
 //! System calls that both processes need, behind safe types: shared memory, the attach socket, doorbells, waiting, and the two
 //! sides of a session built from them.
 //!
-//! All `unsafe` code of this crate is in this module: mapping memory as atomics, putting it on huge pages, an allocator that
-//! requests huge pages, the scheduler's attributes of a thread, and one `getsockopt`. Errors contain the action, its object and
-//! errno. No call in this module blocks without a time limit.
+//! All `unsafe` code of this crate is in this module: mapping memory as atomics, putting it on huge pages and NUMA nodes, an
+//! allocator that requests huge pages, the scheduler's attributes of a thread, and one `getsockopt`. Errors contain the action, its
+//! object and errno. No call in this module blocks without a time limit.
 
+mod aligned;
 pub mod bell;
 pub mod heap;
-mod huge;
+pub mod huge;
 pub mod map;
 pub mod memfd;
+pub mod numa;
 pub mod poll;
 pub mod session;
 pub mod socket;

@@ -33,6 +33,15 @@ pub(super) const FAMILIES: &[Family] = &[
             }
         },
     ),
+    Family::gauge(
+        "kvtide_host_huge_bytes",
+        "Host memory on huge pages, of what is allocated and not granted or granted.",
+        |snapshot, samples| {
+            if let Some(host) = &snapshot.host {
+                samples.whole(&[], host.huge_bytes);
+            }
+        },
+    ),
     Family::gauge("kvtide_disk_granted_bytes", "Bytes of a disk granted to spaces.", |snapshot, samples| {
         by_disk(snapshot, samples, |disk, region_bytes| u64::from(disk.granted) * region_bytes);
     }),
@@ -57,6 +66,15 @@ pub(super) const FAMILIES: &[Family] = &[
         |snapshot, samples| {
             if let Some(host) = &snapshot.host {
                 samples.whole(&[], host.slabs_refused);
+            }
+        },
+    ),
+    Family::counter(
+        "kvtide_host_grants_elsewhere",
+        "Slabs granted on another NUMA node than that of their engine.",
+        |snapshot, samples| {
+            if let Some(host) = &snapshot.host {
+                samples.whole(&[], host.slabs_elsewhere);
             }
         },
     ),
