@@ -200,6 +200,11 @@ struct BoundaryApplyParams {
     u32 pages;
 };
 
+struct GateState { u64 step; u64 ready; u32 next; u32 reserved; };
+struct GateWords { u64 word; u32 end; u32 status; u32 all; u32 reserved[3]; };
+struct GateOpenParams { u64 state; u64 step; u32 next; u32 reserved; };
+struct BoundaryGateParams { u64 state; u64 words; u64 table; u64 updates; u64 status; u32 plane; u32 planes; u32 slots_mask; u32 mask; u32 pages; u32 reserved; };
+
 /// `boundary_tables`: builds block tables and miss bits of a batch for a range of planes of one class.
 struct BoundaryTablesParams {
     /// `u32[blocks × planes]`: the table.

@@ -4,6 +4,7 @@
 
 #include <sched.h>
 #include <string.h>
+#include <unistd.h>
 
 namespace emu {
 namespace {
@@ -237,5 +238,9 @@ void kvt_emu_store(void* p, uint32_t bytes, uint64_t value) {
 
 void kvt_emu_fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
-void kvt_emu_yield() { pause(*the_block); }
+void kvt_emu_yield() {
+    pause(*the_block);
+    // A thread that pauses waits for the host or for another stream: leave them the processor.
+    usleep(20);
+}
 }
