@@ -12,6 +12,9 @@ namespace {
 // Maximum loads of shared words by a thread in a launch. A thread that exceeds it waits for a value that never comes.
 constexpr uint64_t SPINS_MAX = 1u << 26;
 
+// Loads of shared words in all launches.
+uint64_t word_loads;
+
 bool within(const Range& range, uint64_t low, uint64_t high) { return low >= range.low && high <= range.high; }
 
 void find_global(Block& block, const void* p, uint32_t bytes, bool write, const void* pc) {
@@ -213,6 +216,7 @@ uint64_t kvt_emu_load(const void* p, uint32_t bytes) {
     Block& block = *the_block;
     check_word(block, p, bytes, false, __builtin_return_address(0));
     block.spins += 1;
+    __atomic_fetch_add(&word_loads, 1, __ATOMIC_RELAXED);
     if (block.spins % 1024 == 0) {
         sched_yield();
     }
@@ -224,6 +228,8 @@ uint64_t kvt_emu_load(const void* p, uint32_t bytes) {
     tick(block, 16);
     return word;
 }
+
+uint64_t kvt_emu_word_loads() { return __atomic_load_n(&word_loads, __ATOMIC_RELAXED); }
 
 void kvt_emu_store(void* p, uint32_t bytes, uint64_t value) {
     Block& block = *the_block;

@@ -246,6 +246,8 @@ const KvtKernel* kvt_emu_find(const char* name);
 uint32_t kvt_emu_launch(const emu::Launch* launch, emu::Outcome* outcome);
 bool kvt_emu_copy(void* to, const void* from, size_t bytes);
 bool kvt_emu_fill(void* to, int byte, size_t bytes);
+// Returns how often kernels have loaded a word that hosts or other blocks may write.
+uint64_t kvt_emu_word_loads();
 // Frees memory kept by this thread's launches.
 void kvt_emu_release();
 }
