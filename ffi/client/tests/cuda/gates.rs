@@ -117,8 +117,15 @@ fn a_graph_is_replayed_while_pages_come_and_go() {
         (0..PLANES).for_each(|plane| replay.check(&s, plane));
         s.bound.same_table();
     }
-    // The same lane goes on without gates, and a stray replay changes nothing.
+    // The engine may open gates and launch nothing.
+    s.evict(1, 0);
+    s.begin();
+    s.bound.lane.open_gates().expect("at once");
+    s.bound.lane.end().expect("end");
+    s.bound.same_table();
+    // The same lane goes on without gates. The page gets another frame, and a stray replay does not undo that.
     s.evict(0, 0);
+    s.evict(1, 0);
     assert!(s.bound.read_all(s.seq, BLOCKS) > 0);
     replay.launch(&s);
     s.bound.same_table();
@@ -201,6 +208,26 @@ fn a_page_of_a_complete_plane_stays_until_the_end() {
     assert!(s.bound.lane.pte(blocks[0], 0).is_none());
     s.bound.lane.end().expect("end");
     s.bound.same_table();
+}
+
+#[test]
+fn a_frame_is_overwritten_only_after_the_graph_has_read_it() {
+    let (mut s, other) = scene(LONG);
+    let replay = Replay::new(&mut s);
+    let (blocks, others) = (s.client.seq_blocks(s.seq).expect("blocks"), s.client.seq_blocks(other).expect("blocks"));
+    assert_eq!(s.fake.evict(others[0], 0), Status::Ok);
+    s.begin();
+    let frame = s.bound.lane.pte(blocks[1], 0).expect("shown");
+    s.bound.lane.open_gates().expect("at once");
+    let (word, target) = s.bound.hold();
+    replay.launch(&s);
+    s.bound.lane.end().expect("end");
+    let over = s.fake.load_over(others[0], 0, frame, (blocks[1], 0));
+    assert!(over.recv_timeout(Duration::from_millis(50)).is_err(), "the graph has not read it yet");
+    word.release(target);
+    s.bound.done();
+    (0..PLANES).for_each(|plane| replay.check(&s, plane));
+    assert_eq!(over.recv_timeout(LONG).expect("after the graph"), Status::Ok);
 }
 
 #[test]
