@@ -111,11 +111,12 @@ impl LaneStream {
         let table = Arc::new(Buffer::new(device, entries as usize * size_of::<u32>())?);
         let status = Buffer::new(device, size_of::<u32>())?;
         let slots = slots.max(SLOTS_MIN).next_power_of_two();
-        let ring = UpdateRing::new(device, &kernel, &table, entries, status.address(), slots)?;
+        let mut ring = UpdateRing::new(device, &kernel, &table, entries, status.address(), slots)?;
         let works = device.works()?;
         let waits = works.stream_waits.works() && works.copies_beside_waits.works();
         let start = |word| {
             let gates = Arc::new(Gates::new(device, planes)?);
+            ring.keep(&gates);
             Watchdog::start(word, gates, timeout)
                 .map_err(|source| Error::System { doing: "start the watchdog of a lane".into(), source })
         };

@@ -52,6 +52,8 @@ pub(crate) struct UpdateRing {
     /// Number of launches so far, and of those that have ended. Flight `n` uses the words at `n % FLIGHTS_MAX`.
     flown: u64,
     landed: u64,
+    /// Gates whose words launches read: they stay as long as the ring's own words.
+    gates: Option<Arc<Gates>>,
     owner: u32,
 }
 
@@ -81,8 +83,14 @@ impl UpdateRing {
             words: ManuallyDrop::new(Pinned::new(device, FLIGHTS_MAX * size_of::<BoundaryWords>())?),
             flown: 0,
             landed: 0,
+            gates: None,
             owner: process::id(),
         })
+    }
+
+    /// Keep gates until the stream has passed the work that reads their words.
+    pub fn keep(&mut self, gates: &Arc<Gates>) {
+        self.gates = Some(Arc::clone(gates));
     }
 
     /// Report whether updates were pushed that no launch has taken.
@@ -319,7 +327,9 @@ impl Drop for UpdateRing {
             return; // a forked child has no device
         }
         let landed = self.wait(|ring| ring.flights.is_empty());
-        if landed.is_ok() {
+        if landed.is_err() {
+            std::mem::forget(self.gates.take());
+        } else {
             // SAFETY: dropped once, here; no launch that reads them is left.
             unsafe {
                 ManuallyDrop::drop(&mut self.updates);
