@@ -43,8 +43,9 @@ impl Gates {
         let state = Buffer::new(device, size_of::<GateState>())?;
         let words = Pinned::new(device, SLOTS as usize * planes as usize * size_of::<GateWords>())?;
         let (stream, zeroed) = (Stream::new(device, Priority::Normal)?, Event::new(device)?);
-        // SAFETY: nothing else uses the memory yet.
-        unsafe { stream.fill(state.address(), 0, state.bytes())? };
+        // A copy, because a kernel could be queued behind the wait of another session's stream.
+        // SAFETY: nothing else uses the memory yet; the words are zero, and longer than the state.
+        unsafe { stream.copy(state.address(), words.address(), state.bytes())? };
         stream.record(&zeroed)?;
         if !zeroed.wait_until(Instant::now() + ZERO_MAX)? {
             return Err(Error::TimedOut { what: "zeroing the state of a lane's gates".into(), after: ZERO_MAX });

@@ -2,9 +2,9 @@
 //!
 //! [`LaneStream`] is the device side of one lane. Its table has a fixed address. The boundary kernel updates it on the lane's
 //! own stream. So work that was enqueued before a boundary reads the old entries, and work enqueued after it the new ones.
-//! Gates are boundaries that a captured graph may contain (see `gates`). [`Shadow`] receives the table's changes from the protocol (rule 11). [`Sketches`] are the digests of keys that the device
-//! keeps. Called by `crate::client`'s lanes and by the copy thread, which completes their boundaries. Depends on the protocol's
-//! rules, not on the requests for pages.
+//! Gates are boundaries that a captured graph may contain (see `gates`). [`Shadow`] receives the table's changes from the
+//! protocol (rule 11). [`Sketches`] are the digests of keys that the device keeps. Called by `crate::client`'s lanes and by the
+//! copy thread, which completes their boundaries. Depends on the protocol's rules, not on the requests for pages.
 
 mod gates;
 pub(crate) mod ring;
