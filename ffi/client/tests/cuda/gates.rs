@@ -1,10 +1,10 @@
 //! Gated steps: a captured graph waits for its pages, step after step.
 
 use super::{
-    fake::{Command, FRAMES, Fake, LONG, PAGE, PLANES, Script, TOKENS, byte},
+    fake::{Command, FRAMES, Fake, LONG, PAGE, PLANES, SLOTS, Script, TOKENS, byte},
     rig::{Bound, Sim, bytes, child, filled, on_device, passed, standing_in},
 };
-use kvtide_client::{Client, Options, StepSeq, cuda::Pinned};
+use kvtide_client::{Client, Options, Pass, StepSeq, cuda::Pinned};
 use kvtide_cuda_sim::Graph;
 use kvtide_wire::{entry::Op, status::Status};
 use std::time::Duration;
@@ -130,6 +130,52 @@ fn a_graph_is_replayed_while_pages_come_and_go() {
     replay.launch(&s);
     s.bound.same_table();
     assert_eq!(s.client.stats().sample_failed, 0);
+}
+
+/// Evictions take effect before the step, between two planes of it, or after it.
+#[test]
+fn pages_may_be_evicted_at_any_time() {
+    let (mut s, _) = scene(LONG);
+    let replay = Replay::new(&mut s);
+    let blocks = s.client.seq_blocks(s.seq).expect("blocks");
+    let pages = u64::from(BLOCKS) * u64::from(PLANES);
+    let mut random = u64::from(std::process::id());
+    println!("random numbers from {random}");
+    // Each eviction takes a new host frame of the small daemon.
+    let mut left = SLOTS as usize;
+    for round in 0.. {
+        random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        let chosen: Vec<u64> = (0..pages).filter(|page| random >> (40 + page) & 1 == 1).collect();
+        left = match left.checked_sub(chosen.len()) {
+            Some(left) => left,
+            None => return,
+        };
+        let (answer, ended) = std::sync::mpsc::channel();
+        let evict = |page: u64| {
+            let (block, plane) = (blocks[(page / u64::from(PLANES)) as usize], (page % u64::from(PLANES)) as u16);
+            s.fake.tell(Command::Evict { block, plane, answer: answer.clone() });
+        };
+        chosen.into_iter().for_each(evict);
+        if round % 2 == 0 {
+            std::thread::sleep(Duration::from_micros(random >> 56));
+        }
+        s.begin();
+        s.bound.lane.open_gates().expect("at once");
+        replay.launch(&s);
+        s.bound.lane.end().expect("end");
+        s.bound.done();
+        s.bound.lane.check().unwrap_or_else(|error| panic!("round {round}: {error}"));
+        (0..PLANES).for_each(|plane| replay.check(&s, plane));
+        drop(answer);
+        assert!(ended.iter().all(|status| matches!(status, Status::Ok | Status::NotFound)), "round {round}");
+        // A load that began before an eviction is in the tables only now.
+        s.begin();
+        for plane in 0..PLANES {
+            while !matches!(s.bound.lane.boundary(plane).expect("loaded"), Pass::All | Pass::Part { last: true, .. }) {}
+        }
+        s.bound.lane.end().expect("end");
+        s.bound.same_table();
+    }
 }
 
 #[test]
