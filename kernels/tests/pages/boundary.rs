@@ -244,8 +244,13 @@ fn one_plane_speaks_for_the_later_ones() {
     let g = Gates::new();
     g.open(5, 0);
     g.complete(5, 0, (1, 0, 0));
+    g.gate(0);
+    g.rig.finish();
+    // The first gate has applied this slot, and no later one does.
+    // SAFETY: within the ring, which no kernel reads now.
+    unsafe { g.slots.as_ptr().cast::<BoundaryUpdate>().write_volatile(BoundaryUpdate { page: 0, entry: 99 }) };
     g.complete(5, 1, (3, 0, 1));
-    (0..PLANES as u32).for_each(|plane| g.gate(plane));
+    (1..PLANES as u32).for_each(|plane| g.gate(plane));
     assert_eq!(g.table(), [1, 2, 3, 0, 0, 0, 0, 0]);
     // A second replay in the same step passes, and applies nothing.
     g.complete(5, 0, (6, 0, 0));
