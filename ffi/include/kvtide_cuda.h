@@ -386,6 +386,35 @@ kvt_status kvt_lane_get_device(kvt_lane *lane, kvt_lane_device *device);
 /// Example: `if (kvt_lane_boundary_async(lane, plane) == KVT_ESTATE) kvt_lane_boundary(lane, plane, &pass);`
 kvt_status kvt_lane_boundary_async(kvt_lane *lane, uint16_t plane);
 
+/// Open the gates of the step that `kvt_lane_begin` began, in place of boundaries: from now on each gate in the lane's stream
+/// waits until every page of its plane is readable.
+///
+/// Then launch the graph that contains the gates, and call `kvt_lane_end`. Until then no page that the step reads is
+/// evicted. If a page is not available, the stream continues as for `kvt_lane_boundary_async`.
+///
+/// @param lane  Lane.
+/// @return `KVT_OK`; `KVT_ESTATE` if no step has begun or it had a boundary, or for the reasons of
+///     `kvt_lane_boundary_async`: use `kvt_lane_boundary` then; `KVT_EINVAL` if the lane's stream is being captured; after
+///     any other status, end the step.
+/// Thread safety: one thread per lane at a time.
+/// Example: `if (kvt_lane_open_gates(lane) == KVT_OK) cudaGraphLaunch(graph, stream);`
+kvt_status kvt_lane_open_gates(kvt_lane *lane);
+
+/// Enqueue the gate of `plane` on the lane's stream, or capture it there: kernels after it wait for the plane in each gated
+/// step.
+///
+/// Enqueue the gates of all planes in ascending order, each before the kernels that read its plane. Outside of a gated step
+/// a gate returns at once.
+///
+/// @param lane  Lane.
+/// @param plane  Plane, below `kvt_options.planes_count`.
+/// @return `KVT_OK`; `KVT_ERANGE` if there is no such plane; `KVT_ESTATE` if tier 0 is not on a device; `KVT_EINVAL` if the
+///     lane is not bound to a stream, or the device's streams cannot wait.
+/// Thread safety: one thread per lane at a time.
+/// Example: `for (uint16_t plane = 0; plane < planes; ++plane) { kvt_lane_gate(lane, plane); layer(plane, stream); }`
+kvt_status kvt_lane_gate(kvt_lane *lane,
+                         uint16_t plane);
+
 /// Return why a boundary of the open step failed while the stream waited for it. Call it after the stream has completed
 /// the step's last kernel; after an error the step's results are undefined.
 ///

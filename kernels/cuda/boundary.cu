@@ -1,7 +1,8 @@
 // Boundaries of a lane: write the agent's updates to the table, then build a batch's block tables and miss bits from it.
 //
 // Two kernels in stream order, because every block of the second reads the first one's output. The first is a single CTA,
-// because updates of a page are ordered and a boundary has few of them.
+// because updates of a page are ordered and a boundary has few of them. It is `boundary_apply`, or, in a captured graph,
+// `boundary_gate`, which first waits for the host to complete the boundary.
 #include "pages.cuh"
 
 namespace {
@@ -9,36 +10,35 @@ namespace {
 constexpr u32 CHUNK = 256;
 constexpr u32 NO_PAGE = 0xffffffffu;
 
-KVT_DEVICE u64 update_at(const BoundaryApplyParams& p, u32 index) {
+// Pause between two reads of a word in host memory: much less than a copy of a page, and many times a read over the bus.
+constexpr u32 POLL_NS = 500;
+
+// Both kinds of boundary have a ring, a table and a status word.
+template <class Params>
+KVT_DEVICE u64 update_at(const Params& p, u32 index) {
     return ld_relaxed_sys(at<const u64>(p.updates) + (index & p.mask));
 }
 
 // Only the lane's first failure is kept.
-KVT_DEVICE void report(const BoundaryApplyParams& p, u32 status) {
+template <class Params>
+KVT_DEVICE void report(const Params& p, u32 status) {
     if (status != 0 && p.status != 0) {
         atomicCAS(at<u32>(p.status), 0u, status);
     }
 }
 
-KVT_DEVICE void apply(const BoundaryApplyParams& p) {
+// Applies the updates that thread 0 passes, with all threads of a block of CHUNK threads. More updates than the ring holds are
+// none: not all of them can be valid.
+template <class Params>
+KVT_DEVICE void apply_range(const Params& p, u32 first_of_0, u32 count_of_0) {
     KVT_SHARED(u32, range, 2);
     KVT_SHARED(u32, pages, CHUNK);
     const u32 tid = kvt_tid();
     if (tid == 0) {
-        u64 words = p.first | static_cast<u64>(p.count) << 32;
-        if (p.words != 0) {
-            // Written before the word for which the stream waited was released: the newest value is valid.
-            words = ld_relaxed_sys(at<const u64>(p.words));
-            report(p, ld_relaxed_sys(at<const u32>(p.words) + 2));
-        }
-        const u32 count = static_cast<u32>(words >> 32);
-        range[0] = static_cast<u32>(words);
-        range[1] = count;
-        if (count > p.mask + 1) {
-            // More updates than the ring holds: none of them is valid.
-            range[1] = 0;
-            report(p, BAD_UPDATE);
-        }
+        const bool fits = count_of_0 <= p.mask + 1;
+        range[0] = first_of_0;
+        range[1] = fits ? count_of_0 : 0;
+        report(p, fits ? 0 : BAD_UPDATE);
     }
     __syncthreads();
     const u32 first = range[0];
@@ -67,6 +67,54 @@ KVT_DEVICE void apply(const BoundaryApplyParams& p) {
         }
         // Orders this chunk's writes before the next one's, and frees `pages`.
         __syncthreads();
+    }
+}
+
+KVT_DEVICE void apply(const BoundaryApplyParams& p) {
+    u64 words = p.first | static_cast<u64>(p.count) << 32;
+    if (kvt_tid() == 0 && p.words != 0) {
+        // Written before the word for which the stream waited was released: the newest value is valid.
+        words = ld_relaxed_sys(at<const u64>(p.words));
+        report(p, ld_relaxed_sys(at<const u32>(p.words) + 2));
+    }
+    apply_range(p, static_cast<u32>(words), static_cast<u32>(words >> 32));
+}
+
+KVT_DEVICE void open_gates(const GateOpenParams& p) {
+    GateState* state = at<GateState>(p.state);
+    state->step = p.step;
+    state->ready = p.step - 1;
+    state->next = p.next;
+}
+
+// Waits for one plane of the step, and applies the updates since the last gate.
+KVT_DEVICE void gate(const BoundaryGateParams& p) {
+    GateState* state = at<GateState>(p.state);
+    // Only this stream's kernels write it. Every thread reads it before thread 0 changes it, below a barrier.
+    const u64 step = state->step;
+    if (state->ready == step) {
+        return;  // everything is there and applied: no read over the bus
+    }
+    const u32 next = state->next;
+    u32 end = next;
+    u32 all = 0;
+    if (kvt_tid() == 0) {
+        const u64 record = (step & p.slots_mask) * p.planes + p.plane;
+        const u64 words = p.words + record * sizeof(GateWords);
+        // Acquire: pairs with the host's store, which follows those to the record and the ring.
+        while (static_cast<i64>(ld_acquire_sys(at<const u64>(words)) - step) < 0) {
+            __nanosleep(POLL_NS);
+        }
+        end = ld_relaxed_sys(at<const u32>(words) + 2);
+        report(p, ld_relaxed_sys(at<const u32>(words) + 3));
+        all = ld_relaxed_sys(at<const u32>(words) + 4);
+    }
+    apply_range(p, next, end - next);
+    if (kvt_tid() == 0) {
+        state->next = end;
+        if (all != 0) {
+            state->ready = step;
+        }
     }
 }
 
@@ -108,4 +156,6 @@ KVT_DEVICE void tables(const BoundaryTablesParams& p) {
 }  // namespace
 
 KVT_KERNEL(boundary_apply, BoundaryApplyParams, 256, apply)
+KVT_KERNEL(gate_open, GateOpenParams, 1, open_gates)
+KVT_KERNEL(boundary_gate, BoundaryGateParams, 256, gate)
 KVT_KERNEL(boundary_tables, BoundaryTablesParams, 256, tables)

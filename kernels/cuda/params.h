@@ -200,6 +200,33 @@ struct BoundaryApplyParams {
     u32 pages;
 };
 
+/// `boundary_gate`: one CTA waits until a plane of the gated step is complete, then writes the updates since the last gate to the
+/// lane's table, as `boundary_apply` does. It holds nothing of one step, so a captured graph may contain it.
+struct BoundaryGateParams {
+    /// `GateState`.
+    u64 state;
+    /// `GateWords[slots_mask + 1][planes]`, 16-byte aligned: step `s` uses slot `s & slots_mask`.
+    u64 words;
+    /// `u32[pages]`: the table.
+    u64 table;
+    /// `BoundaryUpdate[mask + 1]`: the ring, on the device or in host memory.
+    u64 updates;
+    /// `u32`: the lane's status word, or 0.
+    u64 status;
+    /// Plane of the gate.
+    u32 plane;
+    /// Planes of the table.
+    u32 planes;
+    /// Slots of words, a power of two, less one.
+    u32 slots_mask;
+    /// Slots of the ring, a power of two, less one.
+    u32 mask;
+    /// Entries of the table. An update beyond it is not applied and sets the status word.
+    u32 pages;
+    /// 0.
+    u32 reserved;
+};
+
 /// `boundary_tables`: builds block tables and miss bits of a batch for a range of planes of one class.
 struct BoundaryTablesParams {
     /// `u32[blocks × planes]`: the table.
@@ -257,6 +284,45 @@ struct alignas(16) BoundaryWords {
     u32 status;
     /// 0.
     u32 reserved;
+};
+
+/// `gate_open`: one thread begins a gated step.
+struct GateOpenParams {
+    /// `GateState`.
+    u64 state;
+    /// Number of the step.
+    u64 step;
+    /// Free-running index of the step's first update.
+    u32 next;
+    /// 0.
+    u32 reserved;
+};
+
+/// State of a lane's gates, in device memory. Only kernels of the lane's stream access it. All zero: the gates are closed, and every
+/// gate returns at once.
+struct GateState {
+    /// Number of the gated step, from 1.
+    u64 step;
+    /// Equal to `step` once every plane of the step is complete and its updates are applied.
+    u64 ready;
+    /// Free-running index of the next update to apply.
+    u32 next;
+    /// 0.
+    u32 reserved;
+};
+
+/// What the host supplies for a plane of a gated step, in host memory that the device can access.
+struct GateWords {
+    /// Number of the last step in which the plane is complete. Written last, with release.
+    u64 word;
+    /// Free-running index after the last update of the plane.
+    u32 end;
+    /// 0, or the reason why this plane failed: written to the lane's status word, which keeps the first failure.
+    u32 status;
+    /// 1: the later planes of the step are complete too, with these updates.
+    u32 all;
+    /// 0.
+    u32 reserved[3];
 };
 
 /// One piece of memory to copy.
@@ -487,9 +553,13 @@ static_assert(sizeof(AttentionMassParams) == 272, "AttentionMassParams is padded
 static_assert(sizeof(AppendParams) == 200, "AppendParams is padded otherwise than in Rust");
 static_assert(sizeof(AppendPart) == 48, "AppendPart is padded otherwise than in Rust");
 static_assert(sizeof(BoundaryApplyParams) == 48, "BoundaryApplyParams is padded otherwise than in Rust");
+static_assert(sizeof(BoundaryGateParams) == 64, "BoundaryGateParams is padded otherwise than in Rust");
 static_assert(sizeof(BoundaryTablesParams) == 96, "BoundaryTablesParams is padded otherwise than in Rust");
 static_assert(sizeof(BoundaryUpdate) == 8, "BoundaryUpdate is padded otherwise than in Rust");
 static_assert(sizeof(BoundaryWords) == 16, "BoundaryWords is padded otherwise than in Rust");
+static_assert(sizeof(GateOpenParams) == 24, "GateOpenParams is padded otherwise than in Rust");
+static_assert(sizeof(GateState) == 24, "GateState is padded otherwise than in Rust");
+static_assert(sizeof(GateWords) == 32, "GateWords is padded otherwise than in Rust");
 static_assert(sizeof(CopyFragment) == 24, "CopyFragment is padded otherwise than in Rust");
 static_assert(sizeof(CopyListParams) == 16, "CopyListParams is padded otherwise than in Rust");
 static_assert(sizeof(CrcItem) == 16, "CrcItem is padded otherwise than in Rust");

@@ -90,6 +90,40 @@ pub extern "C" fn kvt_lane_boundary_async(lane: *mut kvt_lane, plane: u16) -> kv
     entry("kvt_lane_boundary_async", || with_lane(lane, |l| on::boundary_async(l, plane)))
 }
 
+/// Open the gates of the step that `kvt_lane_begin` began, in place of boundaries: from now on each gate in the lane's stream
+/// waits until every page of its plane is readable.
+///
+/// Then launch the graph that contains the gates, and call `kvt_lane_end`. Until then no page that the step reads is
+/// evicted. If a page is not available, the stream continues as for `kvt_lane_boundary_async`.
+///
+/// @param lane  Lane.
+/// @return `KVT_OK`; `KVT_ESTATE` if no step has begun or it had a boundary, or for the reasons of
+///     `kvt_lane_boundary_async`: use `kvt_lane_boundary` then; `KVT_EINVAL` if the lane's stream is being captured; after
+///     any other status, end the step.
+/// Thread safety: one thread per lane at a time.
+/// Example: `if (kvt_lane_open_gates(lane) == KVT_OK) cudaGraphLaunch(graph, stream);`
+#[unsafe(no_mangle)]
+pub extern "C" fn kvt_lane_open_gates(lane: *mut kvt_lane) -> kvt_status {
+    entry("kvt_lane_open_gates", || with_lane(lane, on::open_gates))
+}
+
+/// Enqueue the gate of `plane` on the lane's stream, or capture it there: kernels after it wait for the plane in each gated
+/// step.
+///
+/// Enqueue the gates of all planes in ascending order, each before the kernels that read its plane. Outside of a gated step
+/// a gate returns at once.
+///
+/// @param lane  Lane.
+/// @param plane  Plane, below `kvt_options.planes_count`.
+/// @return `KVT_OK`; `KVT_ERANGE` if there is no such plane; `KVT_ESTATE` if tier 0 is not on a device; `KVT_EINVAL` if the
+///     lane is not bound to a stream, or the device's streams cannot wait.
+/// Thread safety: one thread per lane at a time.
+/// Example: `for (uint16_t plane = 0; plane < planes; ++plane) { kvt_lane_gate(lane, plane); layer(plane, stream); }`
+#[unsafe(no_mangle)]
+pub extern "C" fn kvt_lane_gate(lane: *mut kvt_lane, plane: u16) -> kvt_status {
+    entry("kvt_lane_gate", || with_lane(lane, |l| on::gate(l, plane)))
+}
+
 /// Return why a boundary of the open step failed while the stream waited for it. Call it after the stream has completed
 /// the step's last kernel; after an error the step's results are undefined.
 ///
@@ -128,6 +162,14 @@ mod on {
         Ok(lane.boundary_async(plane)?)
     }
 
+    pub fn open_gates(lane: &mut Lane) -> Result<(), Fault> {
+        Ok(lane.open_gates()?)
+    }
+
+    pub fn gate(lane: &mut Lane, plane: u16) -> Result<(), Fault> {
+        Ok(lane.gate(plane)?)
+    }
+
     pub fn check(lane: &mut Lane) -> Result<(), Fault> {
         Ok(lane.check()?)
     }
@@ -157,6 +199,14 @@ mod on {
     }
 
     pub fn boundary_async(_: &mut Lane, _: u16) -> Result<(), Fault> {
+        Err(none())
+    }
+
+    pub fn open_gates(_: &mut Lane) -> Result<(), Fault> {
+        Err(none())
+    }
+
+    pub fn gate(_: &mut Lane, _: u16) -> Result<(), Fault> {
         Err(none())
     }
 

@@ -131,6 +131,20 @@ impl Lane {
         self.call(py, |lane| lane.boundary_async(plane))
     }
 
+    /// Open the gates of the step that `begin` began, in place of boundaries: from now on each gate in the lane's stream waits for
+    /// its plane. Then launch the graph that contains the gates, and call `end`. Raise `WrongState` where `boundary_async` does, and
+    /// after a boundary.
+    fn open_gates(&self, py: Python<'_>) -> PyResult<()> {
+        self.call(py, |lane| lane.open_gates())
+    }
+
+    /// Enqueue the gate of `plane` on the lane's stream, before the kernels that read the plane's pages. It may be captured into a
+    /// CUDA graph: capture on the lane's stream (`torch.cuda.graph(graph, stream=...)`). Gates come in ascending order of planes.
+    /// Outside of a gated step they return at once.
+    fn gate(&self, py: Python<'_>, plane: u16) -> PyResult<()> {
+        self.call(py, |lane| lane.gate(plane))
+    }
+
     /// Raise the error of a boundary that failed while the stream waited for it; later kernels' output is then invalid. Call it
     /// after the stream has passed the step's last kernel.
     fn check(&self, py: Python<'_>) -> PyResult<()> {

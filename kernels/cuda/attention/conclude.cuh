@@ -1,6 +1,6 @@
 // From a chunk's state to a row's output.
 //
-// Different blocks compute the chunks of a row tile. Each writes its partial result and takes a ticket. The block with the last
+// Different blocks may compute the chunks of a row tile. Each writes its partial result and takes a ticket. The block with the last
 // ticket of sixteen chunks combines them; the last of the groups combines all groups. No block waits, there is no second launch,
 // and most of the combining overlaps with reads of other blocks. Tickets only decide which block combines; chunk indices determine
 // the chunks and their order. The last taker resets a ticket to zero. The upper half of a ticket counts chunks with an unreadable

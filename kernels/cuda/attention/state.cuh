@@ -81,7 +81,7 @@ KVT_DEVICE Span span_of(const AttentionParams& p, u32 seq, u32 row, u32 rows) {
 
 // Reports a sequence that is longer than its launch was made for. Nothing of it is emitted.
 KVT_DEVICE bool too_long(const AttentionParams& p, const Span& s) {
-    return s.length > static_cast<i32>(p.pages_limit * p.page_tokens);
+    return s.tokens > 0 && s.length > static_cast<i32>(p.pages_limit * p.page_tokens);
 }
 
 // Chunks of a span: index of the first one, and their number: `TOO_MANY` of a sequence that is too long.

@@ -2,7 +2,7 @@
 //
 // The grid has at most as many blocks as the device runs at a time, whatever the lengths. A block computes unit after unit: first
 // the one of its own index, then those that a counter in the workspace gives it. So a ragged batch starts no empty blocks, the
-// grid of a captured graph fits every later step, and a block that starts late, because copies take its place, leaves its units to
+// grid of a captured graph fits every later step within its maxima, and a block that starts late, because copies take its place, leaves its units to
 // others. Which block computes a unit has no effect on results.
 //
 // Units are numbered by sequence, chunk, then KV head and row tile, so that blocks that run together read the same pages.

@@ -1,7 +1,7 @@
 """Other attention libraries on kvtide's pages, unmodified: FlashAttention-3, FlashMLA and FlashInfer, beside kvtide's own kernels.
 
-A library that cannot be imported is not measured. Tables and FlashInfer's plan are made before, because all layers of a step share
-them. Each output is compared with that of kvtide's kernels, so this is also the first proof of the layouts on a GPU. On a CPU the
+A library that cannot be imported is not measured. Tables are made before. FlashInfer's plan and FlashMLA's metadata are made in each
+call, as `Paging` makes them for each plane. Each output is compared with that of kvtide's kernels, so this is also the first proof of the layouts on a GPU. On a CPU the
 libraries are stand-ins, and nothing is measured.
 """
 
@@ -77,9 +77,12 @@ def flash_mla(device, batch, shape):
     from flash_mla import flash_mla_with_kvcache, get_mla_metadata
 
     arguments = layouts.flash_mla(*batch.arguments)
-    metadata, splits = get_mla_metadata(arguments["cache_seqlens"], batch.q_tokens * LATENT_HEADS, 1)
-    more = {"tile_scheduler_metadata": metadata, "num_splits": splits}
-    return lambda: flash_mla_with_kvcache(**arguments, **more)[0]
+
+    def attend():
+        metadata, splits = get_mla_metadata(arguments["cache_seqlens"], batch.q_tokens * LATENT_HEADS, 1)
+        return flash_mla_with_kvcache(**arguments, tile_scheduler_metadata=metadata, num_splits=splits)[0]
+
+    return attend
 
 
 def tables(batch, shape):
@@ -94,8 +97,12 @@ def flashinfer(device, batch, shape):
     wrapper = BatchPrefillWithPagedKVCacheWrapper(torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device), "HND")
     given = (found.q_indptr, found.indptr, found.indices, found.last_page_len, HEADS, kv_heads, dim, page_tokens)
     more = {"causal": True, "sm_scale": batch.scale, "window_left": -1}
-    wrapper.plan(*given, **more, q_data_type=batch.query.dtype, kv_data_type=batch.pages.dtype)
-    return lambda: wrapper.run(batch.query, batch.pages)
+
+    def attend():
+        wrapper.plan(*given, **more, q_data_type=batch.query.dtype, kv_data_type=batch.pages.dtype)
+        return wrapper.run(batch.query, batch.pages)
+
+    return attend
 
 
 def flashinfer_latent(device, batch, shape):
@@ -105,9 +112,13 @@ def flashinfer_latent(device, batch, shape):
     found, dtype = tables(batch, shape), batch.query.dtype
     wrapper = BatchMLAPagedAttentionWrapper(torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device))
     given = (found.q_indptr, found.indptr, found.indices, found.lengths, LATENT_HEADS, 512, 64, LATENT_PAGE[0])
-    wrapper.plan(*given, True, batch.scale, dtype, dtype)
     query, pages = layouts.flashinfer_latent(batch.query), layouts.flashinfer_latent(batch.pages)
-    return lambda: wrapper.run(*query, *pages)
+
+    def attend():
+        wrapper.plan(*given, True, batch.scale, dtype, dtype)
+        return wrapper.run(*query, *pages)
+
+    return attend
 
 
 if __name__ == "__main__":

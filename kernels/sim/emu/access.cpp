@@ -4,12 +4,16 @@
 
 #include <sched.h>
 #include <string.h>
+#include <unistd.h>
 
 namespace emu {
 namespace {
 
 // Maximum loads of shared words by a thread in a launch. A thread that exceeds it waits for a value that never comes.
 constexpr uint64_t SPINS_MAX = 1u << 26;
+
+// Loads of shared words in all launches.
+uint64_t word_loads;
 
 bool within(const Range& range, uint64_t low, uint64_t high) { return low >= range.low && high <= range.high; }
 
@@ -227,6 +231,7 @@ uint64_t kvt_emu_load(const void* p, uint32_t bytes, int acquire) {
     }
     block.outcome->read_words = true;
     block.spins += 1;
+    __atomic_fetch_add(&word_loads, 1, __ATOMIC_RELAXED);
     if (block.spins % 1024 == 0) {
         sched_yield();
     }
@@ -238,6 +243,8 @@ uint64_t kvt_emu_load(const void* p, uint32_t bytes, int acquire) {
     tick(block, 16);
     return word;
 }
+
+uint64_t kvt_emu_word_loads() { return __atomic_load_n(&word_loads, __ATOMIC_RELAXED); }
 
 void kvt_emu_store(void* p, uint32_t bytes, uint64_t value, int release) {
     Block& block = *the_block;
@@ -260,5 +267,9 @@ void kvt_emu_fence(int device) {
     }
 }
 
-void kvt_emu_yield() { pause(*the_block); }
+void kvt_emu_yield() {
+    pause(*the_block);
+    // A thread that pauses waits for the host or for another stream: leave them the processor.
+    usleep(20);
+}
 }

@@ -356,6 +356,8 @@ bool kvt_emu_copy(void* to, const void* from, size_t bytes);
 bool kvt_emu_fill(void* to, int byte, size_t bytes);
 // Returns what the last launch of this thread touched.
 const emu::Page* const* kvt_emu_touched(uint32_t* count);
+// Returns how often kernels have loaded a word that hosts or other blocks may write.
+uint64_t kvt_emu_word_loads();
 // Frees memory kept by this thread's launches.
 void kvt_emu_release();
 }

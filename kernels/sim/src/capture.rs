@@ -1,6 +1,9 @@
-//! Captures of graphs: which calls they forbid to which threads. What is captured is dropped: kvtide replays no graph here.
+//! Captures of graphs: which calls they forbid to which threads, and the operations that they collect.
 
-use crate::code::{self, Code};
+use crate::{
+    code::{self, Code},
+    stream::Op,
+};
 use std::{
     cell::Cell,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -34,6 +37,7 @@ struct Capture {
     mode: u32,
     began: ThreadId,
     valid: bool,
+    ops: Vec<Op>,
 }
 
 static CAPTURES: Mutex<Vec<Capture>> = Mutex::new(Vec::new());
@@ -57,14 +61,16 @@ pub(crate) fn begin(stream: usize, mode: u32) -> Result<(), Code> {
     if mode > RELAXED || captures.iter().any(|capture| capture.stream == stream) {
         return Err(code::INVALID_VALUE);
     }
-    captures.push(Capture { stream, mode, began: std::thread::current().id(), valid: true });
+    captures.push(Capture { stream, mode, began: std::thread::current().id(), valid: true, ops: Vec::new() });
     Ok(())
 }
 
-pub(crate) fn end(stream: usize) -> Result<(), Code> {
+/// End a capture and return its operations, in the stream's order.
+pub(crate) fn end(stream: usize) -> Result<Vec<Op>, Code> {
     let mut captures = captures();
     let at = captures.iter().position(|capture| capture.stream == stream).ok_or(code::INVALID_VALUE)?;
-    if captures.swap_remove(at).valid { Ok(()) } else { Err(code::CAPTURE_INVALIDATED) }
+    let capture = captures.swap_remove(at);
+    if capture.valid { Ok(capture.ops) } else { Err(code::CAPTURE_INVALIDATED) }
 }
 
 /// Return the status of a stream.
@@ -82,6 +88,18 @@ pub(crate) fn takes(stream: usize) -> Result<bool, Code> {
         NONE => Ok(false),
         ACTIVE => Ok(true),
         _ => Err(code::CAPTURE_INVALIDATED),
+    }
+}
+
+/// Take an operation into the graph if its stream is being captured; otherwise return it.
+pub(crate) fn take(stream: usize, op: Op) -> Result<Option<Op>, Code> {
+    match captures().iter_mut().find(|capture| capture.stream == stream) {
+        None => Ok(Some(op)),
+        Some(capture) if capture.valid => {
+            capture.ops.push(op);
+            Ok(None)
+        }
+        Some(_) => Err(code::CAPTURE_INVALIDATED),
     }
 }
 

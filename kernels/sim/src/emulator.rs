@@ -77,6 +77,7 @@ unsafe extern "C" {
     fn kvt_emu_fill(to: *mut c_void, byte: c_int, bytes: usize) -> bool;
     fn kvt_emu_touched(count: *mut u32) -> *const *const EmuPage;
     fn kvt_emu_release();
+    fn kvt_emu_word_loads() -> u64;
 }
 
 /// A kernel by handle.
@@ -285,6 +286,16 @@ pub(crate) fn fill(to: u64, byte: u8, bytes: usize) -> bool {
         unsafe { std::ptr::write_bytes::<u8>(to, byte, bytes) };
         true
     }
+}
+
+/// Return how often kernels have loaded a word that hosts or other blocks may write.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvt_sim_word_loads() -> u64 {
+    // SAFETY: reads a counter.
+    #[cfg(emulator)]
+    return unsafe { kvt_emu_word_loads() };
+    #[cfg(not(emulator))]
+    0
 }
 
 /// Free the memory kept by this thread's launches.

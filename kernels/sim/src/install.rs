@@ -96,30 +96,3 @@ pub unsafe fn driver_function<F: Copy>(name: &str) -> F {
         std::mem::transmute_copy(&function)
     }
 }
-
-/// Capture a stream of a context into a graph, in global mode as PyTorch does, while `beside` runs on this thread; return whether the
-/// capture is valid at its end.
-///
-/// # Panics
-/// The capture cannot begin.
-pub fn captured(context: u64, stream: u64, beside: impl FnOnce()) -> bool {
-    const GLOBAL: u32 = 0;
-    // SAFETY: the driver's signatures.
-    let (push, pop, begin, end) = unsafe {
-        (
-            driver_function::<unsafe extern "C" fn(u64) -> u32>("cuCtxPushCurrent_v2"),
-            driver_function::<unsafe extern "C" fn(*mut u64) -> u32>("cuCtxPopCurrent_v2"),
-            driver_function::<unsafe extern "C" fn(u64, u32) -> u32>("cuStreamBeginCapture_v2"),
-            driver_function::<unsafe extern "C" fn(u64, *mut u64) -> u32>("cuStreamEndCapture"),
-        )
-    };
-    // SAFETY: handles that the driver checks; each pointer is to a local.
-    unsafe { assert_eq!((push(context), begin(stream, GLOBAL)), (0, 0)) };
-    beside();
-    // SAFETY: as above.
-    unsafe {
-        let code = end(stream, &mut 0);
-        assert_eq!(pop(&mut 0), 0);
-        code == 0
-    }
-}

@@ -18,6 +18,7 @@ mod context;
 mod emulator;
 mod event;
 mod fault;
+mod graph;
 mod install;
 mod memory;
 mod module;
@@ -26,4 +27,5 @@ mod rng;
 mod settings;
 mod stream;
 
-pub use install::{captured, driver_function, install, standing_in, without};
+pub use graph::{Graph, captured};
+pub use install::{driver_function, install, standing_in, without};

@@ -26,6 +26,7 @@ use std::{
 const LOOK: Duration = Duration::from_micros(20);
 
 /// A launch with a copy of its parameters from the time of the enqueue.
+#[derive(Clone)]
 pub(crate) struct Launch {
     pub kernel: Kernel,
     pub name: String,
@@ -39,6 +40,7 @@ pub(crate) struct Launch {
 }
 
 /// Operations of a queue.
+#[derive(Clone)]
 pub(crate) enum Op {
     Copy {
         to: u64,
@@ -195,14 +197,19 @@ impl Stream {
 
     /// Enqueue an operation; it becomes part of the graph if the stream is being captured.
     pub fn enqueue(&self, op: Op) -> Result<(), Code> {
-        if capture::takes(self.handle())? {
-            return Ok(());
+        if let Some(op) = capture::take(self.handle(), op)? {
+            self.enqueue_all([op]);
         }
-        let _device = settings::get().strict.then(|| DEVICE.read().unwrap_or_else(PoisonError::into_inner));
-        let (order, seen) = (ENQUEUED.fetch_add(1, Ordering::Relaxed), order::seen());
-        self.lock().ops.push_back(Enqueued { order, op, seen });
-        self.changed.notify_one();
         Ok(())
+    }
+
+    /// Enqueue operations with nothing between them.
+    pub fn enqueue_all(&self, ops: impl IntoIterator<Item = Op>) {
+        let _device = settings::get().strict.then(|| DEVICE.read().unwrap_or_else(PoisonError::into_inner));
+        let seen = order::seen();
+        let enqueued = |op| Enqueued { order: ENQUEUED.fetch_add(1, Ordering::Relaxed), op, seen: seen.clone() };
+        self.lock().ops.extend(ops.into_iter().map(enqueued));
+        self.changed.notify_one();
     }
 
     /// Return its handle.

@@ -10,6 +10,7 @@ pub struct Buffer {
     device: Arc<Device>,
     address: u64,
     bytes: usize,
+    leaked: bool,
 }
 
 impl Buffer {
@@ -26,7 +27,7 @@ impl Buffer {
         // SAFETY: writes one address; the context is current.
         let code = unsafe { (device.api().cuMemAlloc_v2)(&mut address, bytes) };
         device.check_memory(code, "cuMemAlloc", bytes as u64, || device.info().label())?;
-        Ok(Self { device: Arc::clone(device), address, bytes })
+        Ok(Self { device: Arc::clone(device), address, bytes, leaked: false })
     }
 
     /// Return its start address, aligned to 256 bytes.
@@ -41,6 +42,11 @@ impl Buffer {
         self.bytes
     }
 
+    /// Leave the memory allocated as long as the device's context exists: a graph may still contain its address.
+    pub fn leak(mut self) {
+        self.leaked = true;
+    }
+
     /// Return its device.
     #[must_use]
     pub fn device(&self) -> &Arc<Device> {
@@ -50,7 +56,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if !self.device.is_ours() {
+        if self.leaked || !self.device.is_ours() {
             return;
         }
         if let Ok(_entered) = self.device.enter() {

@@ -50,6 +50,80 @@ pub struct BoundaryApplyParams {
     pub pages: u32,
 }
 
+/// State of a lane's gates, in device memory. Only kernels of the lane's stream access it. All zero: the gates are closed, and every
+/// gate returns at once.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GateState {
+    /// Number of the gated step, from 1.
+    pub step: u64,
+    /// Equal to `step` once every plane of the step is complete and its updates are applied.
+    pub ready: u64,
+    /// Free-running index of the next update to apply.
+    pub next: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// What the host supplies for a plane of a gated step, in host memory that the device can access.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GateWords {
+    /// Number of the last step in which the plane is complete. Written last, with release.
+    pub word: u64,
+    /// Free-running index after the last update of the plane.
+    pub end: u32,
+    /// 0, or the reason why this plane failed: written to the lane's status word, which keeps the first failure.
+    pub status: u32,
+    /// 1: the later planes of the step are complete too, with these updates.
+    pub all: u32,
+    /// 0.
+    pub reserved: [u32; 3],
+}
+
+/// `gate_open`: one thread begins a gated step.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GateOpenParams {
+    /// [`GateState`].
+    pub state: u64,
+    /// Number of the step.
+    pub step: u64,
+    /// Free-running index of the step's first update.
+    pub next: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// `boundary_gate`: one CTA waits until a plane of the gated step is complete, then writes the updates since the last gate to the
+/// lane's table, as `boundary_apply` does. It holds nothing of one step, so a captured graph may contain it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BoundaryGateParams {
+    /// [`GateState`].
+    pub state: u64,
+    /// `GateWords[slots_mask + 1][planes]`, 16-byte aligned: step `s` uses slot `s & slots_mask`.
+    pub words: u64,
+    /// `u32[pages]`: the table.
+    pub table: u64,
+    /// `BoundaryUpdate[mask + 1]`: the ring, on the device or in host memory.
+    pub updates: u64,
+    /// `u32`: the lane's status word, or 0.
+    pub status: u64,
+    /// Plane of the gate.
+    pub plane: u32,
+    /// Planes of the table.
+    pub planes: u32,
+    /// Slots of words, a power of two, less one.
+    pub slots_mask: u32,
+    /// Slots of the ring, a power of two, less one.
+    pub mask: u32,
+    /// Entries of the table. An update beyond it is not applied and sets the status word.
+    pub pages: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
 /// `boundary_tables`: builds block tables and miss bits of a batch for a range of planes of one class.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]

@@ -14,7 +14,10 @@ mod sketch;
 
 pub use append::{AppendParams, AppendPart};
 pub use attention::{AttentionMassParams, AttentionParams};
-pub use boundary::{BAD_UPDATE, BoundaryApplyParams, BoundaryTablesParams, BoundaryUpdate, BoundaryWords};
+pub use boundary::{
+    BAD_UPDATE, BoundaryApplyParams, BoundaryGateParams, BoundaryTablesParams, BoundaryUpdate, BoundaryWords,
+    GateOpenParams, GateState, GateWords,
+};
 pub use crc::{CrcItem, CrcParams};
 pub use gather::{CopyFragment, CopyListParams, GatherItem, GatherLayout, GatherParams};
 pub use quant::{QuantItem, QuantParams};
@@ -45,9 +48,13 @@ kernel_params!(
     AppendParams,
     AppendPart,
     BoundaryApplyParams,
+    BoundaryGateParams,
     BoundaryTablesParams,
     BoundaryUpdate,
     BoundaryWords,
+    GateOpenParams,
+    GateState,
+    GateWords,
     CopyFragment,
     CopyListParams,
     CrcItem,

@@ -2,9 +2,13 @@
 
 use crate::rig::{POISON, Random, Rig};
 use kvtide_kernels::launch::Boundary;
-use kvtide_kernels::params::{BAD_UPDATE, BoundaryApplyParams, BoundaryTablesParams, BoundaryUpdate, BoundaryWords};
+use kvtide_kernels::params::{
+    BAD_UPDATE, BoundaryApplyParams, BoundaryGateParams, BoundaryTablesParams, BoundaryUpdate, BoundaryWords,
+    GateOpenParams, GateState, GateWords,
+};
 use kvtide_kernels::reference::boundary as reference;
-use kvtide_kernels::{Pinned, WaitWord};
+use kvtide_kernels::{Buffer, Pinned, WaitWord};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const RING: usize = 1024;
 
@@ -142,6 +146,145 @@ fn more_updates_than_the_ring_holds_are_none() {
     rig.finish();
     assert_eq!(rig.download::<u32>(&table, 8), [7; 8]);
     assert_eq!(rig.download::<u32>(&status, 1), [BAD_UPDATE]);
+}
+
+/// Gates of three planes with two slots of words.
+struct Gates {
+    rig: Rig,
+    boundary: Boundary,
+    state: Buffer,
+    words: Pinned,
+    table: Buffer,
+    slots: Pinned,
+    status: Buffer,
+}
+
+impl Gates {
+    /// Return closed gates. Update `i` of the ring sets page `i` to `i + 1`.
+    fn new() -> Gates {
+        let rig = Rig::new();
+        let updates: Vec<BoundaryUpdate> = (0..8).map(|i| BoundaryUpdate { page: i, entry: i + 1 }).collect();
+        Gates {
+            boundary: Boundary::new(&rig.device).expect("kernels load"),
+            state: rig.upload(&[GateState::default()]),
+            words: rig.pinned(&[GateWords::default(); 2 * PLANES]),
+            table: rig.upload(&[0u32; 8]),
+            slots: rig.pinned(&updates),
+            status: rig.upload(&[0u32]),
+            rig,
+        }
+    }
+
+    fn open(&self, step: u64, next: u32) {
+        let params = GateOpenParams { state: self.state.address(), step, next, reserved: 0 };
+        // SAFETY: the state lives as long as `self`.
+        unsafe { self.boundary.open_gates(&self.rig.stream, &params) }.expect("launched");
+    }
+
+    fn gate(&self, plane: u32) {
+        let params = BoundaryGateParams {
+            state: self.state.address(),
+            words: self.words.address(),
+            table: self.table.address(),
+            updates: self.slots.address(),
+            status: self.status.address(),
+            plane,
+            planes: PLANES as u32,
+            slots_mask: 1,
+            mask: 7,
+            pages: 8,
+            reserved: 0,
+        };
+        // SAFETY: all memory lives as long as `self`; words are written before their word.
+        unsafe { self.boundary.gate(&self.rig.stream, &params) }.expect("launched");
+    }
+
+    /// Complete a plane of a step.
+    fn complete(&self, step: u64, plane: usize, (end, status, all): (u32, u32, u32)) {
+        let words = GateWords { word: step.wrapping_sub(2), end, status, all, reserved: [0; 3] };
+        // SAFETY: within the memory and aligned; the kernel reads the words only after their word, which is first.
+        unsafe {
+            let at = self.words.as_ptr().cast::<GateWords>().add((step % 2) as usize * PLANES + plane);
+            at.write_volatile(words);
+            (*at.cast::<AtomicU64>()).store(step, Ordering::Release);
+        }
+    }
+
+    fn table(&self) -> Vec<u32> {
+        self.rig.finish();
+        self.rig.download(&self.table, 8)
+    }
+
+    fn status(&self) -> u32 {
+        self.rig.download::<u32>(&self.status, 1)[0]
+    }
+}
+
+#[test]
+fn a_gate_waits_until_its_plane_is_complete() {
+    for step in [1, 7, u64::MAX, 1 << 63] {
+        let g = Gates::new();
+        // What an earlier step left.
+        (0..PLANES).for_each(|plane| g.complete(step.wrapping_sub(2), plane, (0xbad, 0xbad, 1)));
+        g.open(step, 2);
+        (0..PLANES as u32).for_each(|plane| g.gate(plane));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!g.rig.stream.is_idle().expect("no fault"), "it waits");
+        g.complete(step, 0, (4, 0, 0));
+        g.complete(step, 1, (4, 0, 0));
+        g.complete(step, 2, (7, 0, 0));
+        assert_eq!(g.table(), [0, 0, 3, 4, 5, 6, 7, 0], "step {step}");
+        assert_eq!(g.status(), 0);
+    }
+}
+
+/// The later planes' words do not say that they are complete, so a gate that looks at them waits for ever.
+#[test]
+fn one_plane_speaks_for_the_later_ones() {
+    let g = Gates::new();
+    g.open(5, 0);
+    g.complete(5, 0, (1, 0, 0));
+    g.gate(0);
+    g.rig.finish();
+    // The first gate has applied this slot, and no later one does.
+    // SAFETY: within the ring, which no kernel reads now.
+    unsafe { g.slots.as_ptr().cast::<BoundaryUpdate>().write_volatile(BoundaryUpdate { page: 0, entry: 99 }) };
+    g.complete(5, 1, (3, 0, 1));
+    (1..PLANES as u32).for_each(|plane| g.gate(plane));
+    assert_eq!(g.table(), [1, 2, 3, 0, 0, 0, 0, 0]);
+    // A second replay in the same step passes, and applies nothing.
+    g.complete(5, 0, (6, 0, 0));
+    (0..PLANES as u32).for_each(|plane| g.gate(plane));
+    assert_eq!(g.table(), [1, 2, 3, 0, 0, 0, 0, 0]);
+    g.open(6, 3);
+    g.complete(6, 0, (4, 0, 1));
+    (0..PLANES as u32).for_each(|plane| g.gate(plane));
+    assert_eq!(g.table(), [1, 2, 3, 4, 0, 0, 0, 0]);
+}
+
+#[test]
+fn closed_gates_read_no_word() {
+    let g = Gates::new();
+    (0..PLANES).for_each(|plane| g.complete(1, plane, (5, 9, 0)));
+    (0..PLANES as u32).for_each(|plane| g.gate(plane));
+    assert_eq!((g.table(), g.status()), (vec![0; 8], 0));
+}
+
+#[test]
+fn a_gate_reports_the_first_failure() {
+    let g = Gates::new();
+    g.open(3, 0);
+    g.complete(3, 0, (1, 0, 0));
+    g.complete(3, 1, (2, 17, 0));
+    g.complete(3, 2, (100, 0, 0)); // more updates than the ring holds
+    (0..PLANES as u32).for_each(|plane| g.gate(plane));
+    assert_eq!((g.table(), g.status()), (vec![1, 2, 0, 0, 0, 0, 0, 0], 17));
+    g.open(4, 0);
+    g.complete(4, 0, (100, 0, 1));
+    let cleared = g.rig.upload(&[0u32]);
+    let g = Gates { status: cleared, ..g };
+    g.gate(0);
+    assert_eq!((g.table(), g.status()), (vec![1, 2, 0, 0, 0, 0, 0, 0], BAD_UPDATE));
 }
 
 struct Lane {

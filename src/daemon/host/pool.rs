@@ -7,6 +7,7 @@ use crossbeam::channel::{Receiver, Sender, bounded};
 use kvtide_wire::error::Error as WireError;
 use kvtide_wire::os::memfd::{Memfd, Reserved};
 use rustix::io::Errno;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -123,15 +124,15 @@ impl Pool {
 
 /// Choose a segment that is long enough, by bytes and node of each: one on the wanted node if there is one, else of the node with the
 /// most of them, so that every node keeps some for its own engines. Of equal ones the last.
-fn choose(
-    segments: impl Iterator<Item = (u64, Option<u16>)> + Clone,
-    bytes: u64,
-    wanted: Option<u16>,
-) -> Option<usize> {
-    let long = segments.enumerate().filter(|(_, segment)| segment.0 >= bytes);
-    let on = |node: Option<u16>| long.clone().filter(move |(_, segment)| segment.1 == node);
-    let wanted = wanted.and_then(|node| on(Some(node)).last());
-    wanted.or_else(|| long.clone().max_by_key(|(at, segment)| (on(segment.1).count(), *at))).map(|(at, _)| at)
+fn choose(segments: impl Iterator<Item = (u64, Option<u16>)>, bytes: u64, wanted: Option<u16>) -> Option<usize> {
+    // Of each node: how many segments are long enough, and which is the last of them.
+    let mut by_node: BTreeMap<Option<u16>, (usize, usize)> = BTreeMap::new();
+    for (at, (_, node)) in segments.enumerate().filter(|(_, segment)| segment.0 >= bytes) {
+        let (count, last) = by_node.entry(node).or_default();
+        (*count, *last) = (*count + 1, at);
+    }
+    let wanted = wanted.and_then(|node| by_node.get(&Some(node)));
+    wanted.or_else(|| by_node.values().max()).map(|(_, last)| *last)
 }
 
 /// Return the node with the fewest segments; of equal ones the first.

@@ -230,9 +230,13 @@ impl Host {
         self.slabs_elsewhere += 1;
         if self.slabs_elsewhere == 1 {
             let found = numa_node.map_or_else(|| "an unknown node".to_owned(), |node| format!("node {node}"));
+            let why = match memfd.why_unbound() {
+                Some(errno) => format!("memory cannot be bound to nodes ({errno})"),
+                None => "that node has no free memory, or none that the daemon may use".to_owned(),
+            };
             tracing::warn!(
-                "host tier: a slab of space {} is on {found}, its engine on NUMA node {wanted}: that node has no free memory, or none that \
-                 the daemon may use. Copies to the other node are slower; kvtide_host_grants_elsewhere_total counts such slabs",
+                "host tier: a slab of space {} is on {found}, its engine on NUMA node {wanted}: {why}. Copies to the other node are \
+                 slower; kvtide_host_grants_elsewhere_total counts such slabs",
                 slab.0
             );
         }

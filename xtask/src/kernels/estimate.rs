@@ -52,7 +52,7 @@ const SHARED_RESERVED: u32 = 1024;
 /// Tokens of a tile, and elements of a latent vector.
 const TILE: u32 = 16;
 const LATENT: u32 = 576;
-/// Query rows for which `latent.cuh` keeps scores: rows of a tile and padding, as floats.
+/// Floats of padding after the scores of a token in `latent.cuh`.
 const LATENT_PADDING: u32 = 8;
 
 /// A decode kernel, as its name says.

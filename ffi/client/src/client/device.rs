@@ -81,9 +81,8 @@ mod with {
         let marks = (0..bounds.lanes).map(|_| Marks::new(device)).collect::<kvtide_kernels::Result<Arc<[Marks]>>>();
         let marks = marks.map_err(failed)?;
         let gate = Arc::new(Gate::default());
-        let (entries, slots) = (geometry.pages().max(1), bounds.log_entries.saturating_mul(LAPS));
-        let lane =
-            |lane| LaneStream::new(device, lane, (&marks, &gate), (entries, slots), options.timeout).map(Arc::new);
+        let sizes = (geometry.pages().max(1), planes, bounds.log_entries.saturating_mul(LAPS));
+        let lane = |lane| LaneStream::new(device, lane, (&marks, &gate), sizes, options.timeout).map(Arc::new);
         let lanes = (0..usize::from(bounds.lanes)).map(lane).collect::<kvtide_kernels::Result<Vec<_>>>();
         let lanes = lanes.map_err(failed)?;
         let memory = CudaMemory::new(geometry, Arc::clone(tier0), marks, gate)?;

@@ -8,6 +8,7 @@ mod batch;
 #[allow(dead_code)] // parts that only the CPU tests use
 mod fake;
 mod faults;
+mod gates;
 mod order;
 mod rig;
 mod sketches;

@@ -200,6 +200,12 @@ impl Sim {
         unsafe { driver_function::<unsafe extern "C" fn(u32, u32)>("kvt_sim_lose")(0, code) };
     }
 
+    /// Return how often kernels have read a word that hosts or other blocks may write.
+    pub fn word_loads() -> u64 {
+        // SAFETY: the simulated driver's function has this type.
+        unsafe { driver_function::<unsafe extern "C" fn() -> u64>("kvt_sim_word_loads")() }
+    }
+
     /// Return how often a function was called.
     pub fn calls(call: &str) -> u64 {
         let call = CString::new(call).expect("name");

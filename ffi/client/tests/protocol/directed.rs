@@ -120,6 +120,29 @@ fn a_lane_keeps_a_page_until_its_use_is_over() {
     assert!(b.mover.next_copy().is_some());
 }
 
+/// An invalidation that names no lane, of a page that the device may read until the end.
+#[test]
+fn a_gated_step_keeps_the_pages_of_complete_planes() {
+    let mut b = bench();
+    b.map(1, (0, 1), FRAMES[0]);
+    b.map(2, (1, 1), FRAMES[0] + 1);
+    b.lane.begin(7);
+    b.lane.boundary(0);
+    b.send(instead_of(job(JobKind::CopyIn, 3, (2, 1), FRAMES[0]), (0, 1)));
+    b.send(instead_of(job(JobKind::CopyIn, 4, (3, 1), FRAMES[0] + 1), (1, 1)));
+    b.lane.refresh_keeping(|block, plane| (block, plane) == (0, 1));
+    assert_eq!((b.lane.frame(0, 1), b.lane.frame(1, 1)), (Some(FRAMES[0]), None), "only the named page is kept");
+    b.mover.poll();
+    let op = b.mover.next_copy().expect("the frame of the other page is free");
+    b.finish(&op);
+    b.lane.refresh_keeping(|_, _| false);
+    b.mover.poll();
+    assert!(b.mover.next_copy().is_none(), "kept until the end");
+    b.lane.end();
+    b.mover.poll();
+    assert!(b.mover.next_copy().is_some());
+}
+
 #[test]
 fn the_end_of_a_step_gives_everything_up() {
     let mut b = bench();

@@ -34,7 +34,7 @@ pub const PAGE: usize = 1000;
 pub const TOKENS: u64 = 16;
 pub const FRAMES: u32 = 24;
 const STRIDE: u32 = 1024;
-const SLOTS: u32 = 64;
+pub const SLOTS: u32 = 64;
 const SLAB: u32 = 3;
 /// Bytes of the slab.
 #[allow(dead_code)] // for tests on a device
@@ -317,9 +317,13 @@ impl Core {
     fn command(&mut self, command: Command) {
         match command {
             Command::Evict { block, plane, answer } => {
+                // The end of its load may not have been reported yet.
+                let Some(frame) = self.frames.get(&(block, plane)).copied() else {
+                    let _ = answer.send(Status::NotFound);
+                    return;
+                };
                 let slot = self.slot();
                 self.host.insert((block, plane), slot);
-                let frame = self.frames[&(block, plane)];
                 let store = Job { slot, flags: SAMPLED, ..job(JobKind::CopyOut, block, plane, frame) };
                 self.send(store, Then::Evict(block, plane, answer));
             }

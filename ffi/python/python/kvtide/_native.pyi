@@ -150,6 +150,14 @@ class Lane:
     def boundary_async(self, plane: int) -> None:
         """Run a boundary without waiting: the lane's stream waits until every page of the plane is readable. Requires a GPU and a
         step that fits into tier 0; otherwise raise `WrongState`, and `boundary` must be used."""
+    def open_gates(self) -> None:
+        """Open the gates of the step that `begin` began, in place of boundaries: from now on each gate in the lane's stream waits for
+        its plane. Then launch the graph that contains the gates, and call `end`. Raise `WrongState` where `boundary_async` does, and
+        after a boundary."""
+    def gate(self, plane: int) -> None:
+        """Enqueue the gate of `plane` on the lane's stream, before the kernels that read the plane's pages. It may be captured into a
+        CUDA graph: capture on the lane's stream (`torch.cuda.graph(graph, stream=...)`). Gates come in ascending order of planes.
+        Outside of a gated step they return at once."""
     def check(self) -> None:
         """Raise the error of a boundary that failed while the stream waited for it; later kernels' output is then invalid. Call it
         after the stream has passed the step's last kernel."""

@@ -40,13 +40,11 @@ impl SharedMap {
         let start = window.wrapping_byte_add(lead);
         // SAFETY: the range is within the window, which is ours and to which no reference exists.
         let mapped = unsafe { rustix::mm::mmap(start, bytes, rights, flags | MapFlags::FIXED, fd, 0) };
-        if let Err(errno) = mapped {
-            unmap(window, room);
-            return Err(errno);
-        }
         unmap(window, lead);
         unmap(start.wrapping_byte_add(whole), room - whole - lead);
-        Ok(SharedMap { start, bytes })
+        // A failed map may have removed what was there, and another thread may already have mapped something there. So the addresses
+        // between are left: they cost no memory.
+        mapped.map(|_| SharedMap { start, bytes })
     }
 
     /// Return its address.

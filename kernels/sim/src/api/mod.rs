@@ -1,4 +1,4 @@
-//! The driver's functions, under their names. `kvtide-kernels` calls exactly these. Functions that wait for a whole device, create
+//! The driver's functions, under their names. `kvtide-kernels` calls these, and tests those of graphs. Functions that wait for a whole device, create
 //! a context or copy synchronously are missing on purpose, so that a call of one fails at once.
 //!
 //! Each function first checks for a requested failure, then whether this process has started the driver, then its handles.
@@ -6,6 +6,7 @@
 #![allow(non_snake_case)] // as the driver names them
 
 mod device;
+mod graph;
 mod kernel;
 mod memory;
 mod queue;

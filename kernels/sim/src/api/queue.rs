@@ -1,6 +1,6 @@
 //! Streams, events, and the operations enqueued on them.
 
-use super::{Handles, Owned, driver, list, put};
+use super::{Handles, Owned, driver, graph, list, put};
 use crate::{
     capture,
     code::{self, Code},
@@ -208,11 +208,9 @@ driver! {
         capture::begin(stream(handle)?.handle(), mode)?;
     }
 
-    /// End a capture. The graph is a number: nothing here launches it.
     fn cuStreamEndCapture(handle: usize, graph: *mut usize) {
         let stream = stream(handle)?;
-        capture::end(stream.handle())?;
-        put(graph, 1)?;
+        put(graph, graph::add(capture::end(stream.handle())?)?)?;
     }
 
     fn cuStreamWaitEvent(handle: usize, event: usize, flags: c_uint) {

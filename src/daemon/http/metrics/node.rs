@@ -35,7 +35,7 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
     Family::gauge(
         "kvtide_host_huge_bytes",
-        "Host memory on huge pages, of what is allocated and not granted or granted.",
+        "Granted and pooled host memory that is on huge pages.",
         |snapshot, samples| {
             if let Some(host) = &snapshot.host {
                 samples.whole(&[], host.huge_bytes);

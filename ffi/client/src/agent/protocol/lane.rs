@@ -163,7 +163,7 @@ impl LaneView {
             self.rebuild();
         }
         if !mutants::on(Mutant::BeginSkipsCatchUp) {
-            self.catch_up(false);
+            self.catch_up(false, |_, _| false);
         }
         true
     }
@@ -182,13 +182,19 @@ impl LaneView {
         if !self.held.is_empty() {
             self.release_held(false);
         }
-        self.catch_up(true);
+        self.catch_up(true, |_, _| false);
     }
 
     /// Apply changes within a boundary, without giving up any page that this boundary may read.
     pub fn refresh(&mut self) {
+        self.refresh_keeping(|_, _| false);
+    }
+
+    /// Apply changes within a gated step, and keep until its end the pages that the device may read already: `keeps` decides by
+    /// block and plane (rule 4).
+    pub fn refresh_keeping(&mut self, keeps: impl Fn(u32, u16) -> bool) {
         self.fresh.clear();
-        self.catch_up(true);
+        self.catch_up(true, keeps);
     }
 
     /// Close the step: the lane reads nothing and holds nothing.
@@ -242,8 +248,9 @@ impl LaneView {
         }
     }
 
-    /// Apply the log up to its end. With `hold`, rule 4 applies; otherwise every invalidation takes effect at once.
-    fn catch_up(&mut self, hold: bool) {
+    /// Apply the log up to its end. With `hold`, rule 4 applies, for the pages that `keeps` names too; otherwise every invalidation
+    /// takes effect at once.
+    fn catch_up(&mut self, hold: bool, keeps: impl Fn(u32, u16) -> bool) {
         let end = self.shared.log.end();
         if end == self.cursor {
             return;
@@ -256,7 +263,7 @@ impl LaneView {
                 self.install(update.page, update.frame);
                 self.fresh.push(update.page);
                 blank |= update.blank;
-            } else if hold && self.wants(&update) {
+            } else if hold && (self.wants(&update) || self.keeps(&update, &keeps)) {
                 self.words().holds[update.slot as usize].store(self.cursor, Ordering::Relaxed);
                 let Update { page, frame, slot, use_pos, .. } = update;
                 self.held.push(Held { page, frame, slot, use_pos });
@@ -277,6 +284,13 @@ impl LaneView {
     fn wants(&self, update: &Update) -> bool {
         let ours = update.use_lane == self.lane && self.table[update.page as usize] == entry_of(update.frame);
         ours && !self.past(update.use_pos, update.frame)
+    }
+
+    /// Report whether an invalidation must wait until the gated step's end.
+    fn keeps(&self, update: &Update, keeps: &impl Fn(u32, u16) -> bool) -> bool {
+        let planes = self.shared.geometry().plane_count();
+        let shown = self.table[update.page as usize] == entry_of(update.frame);
+        shown && keeps(update.page / planes, (update.page % planes) as u16)
     }
 
     /// Report whether the use at `use_pos` of a frame's page is over. It is over if the position is greater; or if it is equal

@@ -13,7 +13,9 @@
 //!    meanwhile.
 //! 4. An invalidation may name a lane and a position (step × planes + plane). That lane keeps the entry until its use is over, and
 //!    records this in a hold word of the job's slot before it stores how far it has applied. All other lanes clear the entry at
-//!    once.
+//!    once. In a *gated* step, work that reads all planes is enqueued at once, and no boundary comes before the step's end. There
+//!    the lane keeps the entry of a page that the device may read already (one the step needs in a plane that is complete) until
+//!    the end in the same way, also if the invalidation names no lane or another one.
 //! 5. A frame is overwritten only after every lane either is quiescent, or has applied the frame's invalidation and does not hold
 //!    it.
 //! 6. A lane between end and begin is quiescent: it reads nothing and holds nothing. Begin is a Dekker handshake. The lane
@@ -32,7 +34,9 @@
 //! 11. A lane on a device stream only enqueues its reads before it calls; they happen later. It has a [`Tracks`]. It *marks*
 //!     the enqueued work before it stores how far it has applied, before it releases a hold, and before it becomes quiescent. A
 //!     write that overwrites a frame comes after every lane's mark. A page that was installed without a copy (`Install`) shows a
-//!     frame that other lanes' enqueued work may still read: the lane *follows* their marks before it writes there.
+//!     frame that other lanes' enqueued work may still read: the lane *follows* their marks before it writes there. In a gated
+//!     step a mark does not cover the step's own work, which may be enqueued after it: rule 4 keeps those pages, so that frames
+//!     given up during the step are read only by work from before the step's first boundary. The end marks the rest.
 //! 12. A Move gives another frame to a page that the engine writes. So no lane may be in a step from before its copy begins
 //!     until the new entry is in the log. The mover closes the gate, SeqCst fence, checks whether every lane is quiescent, and
 //!     opens the gate again if one is not. A lane stores "active", SeqCst fence, checks the gate; if it is closed, the lane

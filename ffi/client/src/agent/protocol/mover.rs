@@ -347,7 +347,7 @@ impl Mover {
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.retain(|slot| {
             let work = &self.work[*slot as usize];
-            let passed = self.shared.passed(work.after, work.job.use_lane, *slot);
+            let passed = self.shared.passed(work.after, *slot);
             if passed {
                 self.advance(*slot);
             }

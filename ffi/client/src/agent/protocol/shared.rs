@@ -206,14 +206,14 @@ impl Shared {
 
     /// Report whether no lane can read the page that an invalidation removed (rule 5). `after` is the log index after the
     /// invalidation.
-    pub(super) fn passed(&self, after: u64, use_lane: u16, slot: u32) -> bool {
+    pub(super) fn passed(&self, after: u64, slot: u32) -> bool {
         if mutants::on(mutants::Mutant::NoBoundaryWait) {
             return true;
         }
-        self.lanes.iter().enumerate().all(|(index, lane)| {
+        self.lanes.iter().all(|lane| {
             let applied = lane.applied.load(Ordering::Acquire);
             let held = || lane.holds[slot as usize].load(Ordering::Acquire) == after;
-            applied == QUIESCENT || (applied >= after && !(index == usize::from(use_lane) && held()))
+            applied == QUIESCENT || (applied >= after && !held())
         })
     }
 

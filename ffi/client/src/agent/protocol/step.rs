@@ -151,6 +151,12 @@ pub struct Reader {
     complete: bool,
     /// The plane was only gathered so far: none of its pages was handed out.
     gathering: bool,
+    /// The step's planes are gathered one after the other while the view stays at the first one's position (rule 4).
+    gated: bool,
+    /// For each block, the number (in 32 bits) of the last stamped step that had it; and that step. A step is stamped when it first
+    /// needs it.
+    stamps: Vec<u32>,
+    stamped: u64,
     /// Pages that were missing at the plane's first boundary, in order; the same sorted by block; how many are left, and the
     /// first of them.
     missing: Vec<Missing>,
@@ -190,6 +196,9 @@ impl Reader {
             arrived: None,
             complete: false,
             gathering: false,
+            gated: false,
+            stamps: Vec::new(),
+            stamped: 0,
             missing: Vec::new(),
             by_block: Vec::new(),
             left: 0,
@@ -249,6 +258,12 @@ impl Reader {
         self.member_of.get(seq as usize).and_then(|p| p.checked_sub(1))
     }
 
+    /// Report whether the open step had no boundary yet.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.open && self.plane.is_none() && self.arrived.is_none()
+    }
+
     /// Return the pages that the last boundary handed out.
     #[must_use]
     pub fn ready(&self) -> &[Ready] {
@@ -279,7 +294,7 @@ impl Reader {
         self.open = true;
         self.announced = false;
         (self.plane, self.arrived) = (None, None);
-        self.gathering = false;
+        (self.gathering, self.gated) = (false, false);
         self.faulted = None;
         self.ready.clear();
         self.missing.clear();
@@ -395,6 +410,10 @@ impl Reader {
 
     /// Check that a boundary of `plane` may come. Return whether one came before.
     fn may_come(&self, plane: u16) -> Result<bool, Status> {
+        if self.gated { Err(Status::State) } else { self.is_next(plane) }
+    }
+
+    fn is_next(&self, plane: u16) -> Result<bool, Status> {
         if u32::from(plane) >= self.view.shared().geometry().plane_count() {
             return Err(Status::Range);
         }
@@ -448,24 +467,83 @@ impl Reader {
             return Ok(self.nothing(plane));
         }
         self.gathering = true;
-        let counted = self.counts;
         if again {
             self.view.refresh();
         } else if self.arrived.take() != Some(plane) {
             self.view.boundary(plane);
         }
+        Ok(self.gathered(plane, again))
+    }
+
+    /// Report whether the updates that were just applied complete the plane.
+    fn gathered(&mut self, plane: u16, again: bool) -> Found {
+        let counted = self.counts;
         self.ready.clear();
         let found = self.first(plane);
         if again {
             self.counts = counted;
         }
-        Ok(match found {
+        match found {
             Found::Part { .. } => {
                 self.ready.clear();
                 self.nothing(plane)
             }
             found => found,
-        })
+        }
+    }
+
+    /// Gather `plane` in a gated step: planes come in order from the first, and each is called again until it is complete. The view
+    /// stays at the position of the first plane until the step's end, so that the daemon evicts no page of the step as used, and
+    /// gives up no page of a plane that is complete: the device may read it at any time until the end (rule 4).
+    ///
+    /// # Errors
+    /// As [`Reader::gather`]; `State` also if another boundary came before.
+    pub fn gather_gated(&mut self, plane: u16) -> Result<Found, Status> {
+        let again = self.is_next(plane)?;
+        if !self.gated && (self.plane.is_some() || self.arrived.is_some()) {
+            return Err(Status::State);
+        }
+        if again && !self.view.behind() {
+            return Ok(self.nothing(plane));
+        }
+        self.choose_all();
+        if std::mem::replace(&mut self.gated, true) {
+            self.refresh_gated(plane);
+        } else {
+            self.view.boundary(plane);
+        }
+        Ok(self.gathered(plane, again))
+    }
+
+    /// Apply changes without giving up pages that the step needs in planes before `plane`.
+    fn refresh_gated(&mut self, plane: u16) {
+        if !self.view.behind() {
+            return;
+        }
+        self.stamp();
+        let shared = std::sync::Arc::clone(self.view.shared());
+        let (geometry, seqs) = (shared.geometry(), shared.seqs());
+        let (members, stamps, stamp) = (&self.members, &self.stamps, self.step as u32);
+        self.view.refresh_keeping(|block, of| {
+            let reads =
+                |m: &Member| geometry.needed(of, m.tokens).into_iter().any(|i| seqs.block(m.seq, i) == Some(block));
+            let ours = of < plane && stamps[block as usize] == stamp;
+            ours && (geometry.reads_all(of) || members.iter().any(reads))
+        });
+    }
+
+    /// Stamp the step's blocks, once a step.
+    fn stamp(&mut self) {
+        if std::mem::replace(&mut self.stamped, self.step) == self.step {
+            return;
+        }
+        let shared = self.view.shared();
+        self.stamps.resize(shared.geometry().table_blocks() as usize, 0);
+        for member in &self.members {
+            for block in (0..member.blocks).filter_map(|index| shared.seqs().block(member.seq, index)) {
+                self.stamps[block as usize] = self.step as u32;
+            }
+        }
     }
 
     /// Report all changes of the lane's table to `tracks` (rule 11). Only between steps.

@@ -2,10 +2,11 @@
 //!
 //! [`LaneStream`] is the device side of one lane. Its table has a fixed address. The boundary kernel updates it on the lane's
 //! own stream. So work that was enqueued before a boundary reads the old entries, and work enqueued after it the new ones.
-//! [`Shadow`] receives the table's changes from the protocol (rule 11). [`Sketches`] are the digests of keys that the device
-//! keeps. Called by `crate::client`'s lanes and by the copy thread, which completes their boundaries. Depends on the protocol's
-//! rules, not on the requests for pages.
+//! Gates are boundaries that a captured graph may contain (see `gates`). [`Shadow`] receives the table's changes from the
+//! protocol (rule 11). [`Sketches`] are the digests of keys that the device keeps. Called by `crate::client`'s lanes and by the
+//! copy thread, which completes their boundaries. Depends on the protocol's rules, not on the requests for pages.
 
+mod gates;
 pub(crate) mod ring;
 mod shadow;
 mod sketches;
@@ -18,14 +19,17 @@ use crate::{
     memory::cuda::{Gate, Marks, status_of},
     process,
 };
+use gates::{Gates, SLOTS};
 use kvtide_kernels::{Buffer, Device, Error, Result, Stream, WaitWord, launch::Boundary};
 use kvtide_wire::status::Status;
 use ring::{Later, UpdateRing};
 use std::{
+    collections::VecDeque,
+    ops::Range,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-use watchdog::Watchdog;
+use watchdog::{Target, Watchdog};
 
 /// Minimum number of slots of a lane's ring of updates, 8 bytes each: four laps of the log.
 const SLOTS_MIN: u32 = 1 << 16;
@@ -71,6 +75,11 @@ struct Side {
     /// completed.
     waits: usize,
     torn: bool,
+    /// The open gated step.
+    gated: Option<Gated>,
+    /// Number of gated steps so far, and the flight behind the end of each of the last [`SLOTS`]; `None`: it could not be enqueued.
+    steps: u64,
+    ends: VecDeque<Option<u64>>,
     /// The device's table lacks updates and must be rewritten.
     stale: bool,
     /// The device's status word may be set.
@@ -78,25 +87,37 @@ struct Side {
     failed: Option<Status>,
 }
 
+/// A gated step.
+#[derive(Clone, Copy)]
+struct Gated {
+    step: u64,
+    /// Index of its first update.
+    first: u32,
+    /// Not all planes are complete: the stream may wait.
+    pending: bool,
+}
+
 impl LaneStream {
-    /// Create the device side of lane `lane`, with an empty table of `entries` entries and a ring of at least `slots` updates.
-    /// `timeout` is the session's.
+    /// Create the device side of lane `lane`, with an empty table of `entries` entries, for `planes` planes, and a ring of at
+    /// least `slots` updates. `timeout` is the session's.
     pub fn new(
         device: &Arc<Device>,
         lane: usize,
         (marks, gate): (&Arc<[Marks]>, &Arc<Gate>),
-        (entries, slots): (u32, u32),
+        (entries, planes, slots): (u32, u32, u32),
         timeout: Duration,
     ) -> Result<LaneStream> {
         let kernel = Arc::new(Boundary::new(device)?);
         let table = Arc::new(Buffer::new(device, entries as usize * size_of::<u32>())?);
         let status = Buffer::new(device, size_of::<u32>())?;
         let slots = slots.max(SLOTS_MIN).next_power_of_two();
-        let ring = UpdateRing::new(device, &kernel, &table, entries, status.address(), slots)?;
+        let mut ring = UpdateRing::new(device, &kernel, &table, entries, status.address(), slots)?;
         let works = device.works()?;
         let waits = works.stream_waits.works() && works.copies_beside_waits.works();
         let start = |word| {
-            Watchdog::start(word, timeout)
+            let gates = Arc::new(Gates::new(device, planes)?);
+            ring.keep(&gates);
+            Watchdog::start(word, gates, timeout)
                 .map_err(|source| Error::System { doing: "start the watchdog of a lane".into(), source })
         };
         let word = if waits { Some(WaitWord::new(device).and_then(start)?) } else { None };
@@ -117,6 +138,9 @@ impl LaneStream {
                 follows: false,
                 waits: 0,
                 torn: false,
+                gated: None,
+                steps: 0,
+                ends: VecDeque::with_capacity(SLOTS as usize),
                 stale: true,
                 marked: true,
                 failed: None,
@@ -244,7 +268,7 @@ impl LaneStream {
         let point = self.marks[self.lane].point()?;
         let target = word.word().arm()?;
         self.gate.shut();
-        word.add(target);
+        word.add(Target::Word(target));
         let enqueued = stream.wait_word(word.word(), target).and_then(|()| side.ring.launch_later(&stream));
         match enqueued {
             Ok(later) => {
@@ -252,7 +276,7 @@ impl LaneStream {
                 Ok(Some(Wait { point, later, target }))
             }
             Err(error) => {
-                word.cancel(target);
+                word.cancel(Target::Word(target));
                 side.fail(&error);
                 side.torn = true;
                 self.gate.open();
@@ -313,6 +337,100 @@ impl LaneStream {
         self.gate.open();
         self.let_go(&mut side);
     }
+
+    /// Begin a gated step: the stream, and graphs launched on it, wait at their gates until [`LaneStream::complete_gates`]. All
+    /// updates and marks of the step, until then, belong to it. The mark is a point before the step's work (protocol rule 11).
+    pub fn open_gates(&self) -> Result<()> {
+        let mut side = self.side();
+        let (Some(stream), Some(word)) = (side.stream.clone(), &self.word) else {
+            return Err(Error::Unsupported {
+                what: "gates".into(),
+                needs: "the lane must be bound to a stream of a device whose streams can wait".into(),
+            });
+        };
+        let step = side.steps + 1;
+        if side.ends.len() as u64 == SLOTS {
+            if let Some(flight) = side.ends[0] {
+                side.ring.landed(flight)?;
+            } else {
+                side.ring.drain(&stream)?;
+            }
+            side.ends.pop_front();
+        }
+        let point = self.marks[self.lane].point()?;
+        let opened = side.ring.open_gates(&stream, word.gates(), step);
+        let first = opened.inspect_err(|error| side.fail(error))?;
+        word.gates().prepare(step, first, Status::TimedOut.code().unsigned_abs());
+        (side.steps, side.deferred) = (step, Some(point));
+        side.gated = Some(Gated { step, first, pending: true });
+        self.gate.shut();
+        word.add(Target::Gates(step));
+        Ok(())
+    }
+
+    /// Enqueue the gate of a plane, or capture it. Outside of a gated step it does nothing.
+    pub fn gate(&self, plane: u16) -> Result<()> {
+        let side = self.side();
+        let (Some(stream), Some(word)) = (&side.stream, &self.word) else {
+            return Err(Error::Unsupported {
+                what: "gates".into(),
+                needs: "the lane must be bound to a stream of a device whose streams can wait".into(),
+            });
+        };
+        if stream.is_capturing()? {
+            word.gates().capture();
+        }
+        side.ring.gate(stream, word.gates(), plane.into())
+    }
+
+    /// Complete planes of the gated step with the updates so far, or complete all planes that are left with an error. Return true if
+    /// the stream waits for no plane any more.
+    pub fn complete_gates(&self, planes: Range<u16>, result: std::result::Result<(), Status>) -> bool {
+        let mut side = self.side();
+        let (Some(gated), Some(word)) = (side.gated.filter(|gated| gated.pending), &self.word) else { return true };
+        let gates = word.gates();
+        if let Err(status) = result.and(side.failed.map_or(Ok(()), Err)) {
+            side.failed = side.failed.or(Some(status));
+            side.marked = true;
+        }
+        let code = side.failed.map_or(0, |status| status.code().unsigned_abs());
+        let end = if code == 0 { u32::from(planes.end) } else { gates.planes() };
+        let last = end == gates.planes();
+        let updates = side.ring.take();
+        let told = word.complete_gates(gated.step, last, || {
+            for plane in u32::from(planes.start)..end {
+                gates.complete(gated.step, plane, updates, code, last);
+            }
+        });
+        side.follows = false;
+        if told && !last {
+            return false;
+        }
+        if !told {
+            // The watchdog was first: the stream has gone on without these updates.
+            side.failed = side.failed.or(Some(Status::TimedOut));
+            (side.marked, side.stale) = (true, true);
+        }
+        side.deferred = None;
+        side.gated = Some(Gated { pending: false, ..gated });
+        self.gate.open();
+        true
+    }
+
+    /// End the gated step, if there is one, behind its work.
+    pub fn close_gates(&self) {
+        let mut side = self.side();
+        let (Some(gated), Some(word)) = (side.gated.take(), &self.word) else { return };
+        let Some(stream) = side.stream.clone() else { return };
+        let closed = stream
+            .outside_capture()
+            .and_then(|()| word.gates().close(&stream))
+            .and_then(|()| side.ring.end_gates(&stream, gated.first));
+        if let Err(error) = &closed {
+            side.fail(error);
+        }
+        side.ends.push_back(closed.ok());
+    }
 }
 
 impl Side {
@@ -327,7 +445,11 @@ impl Drop for LaneStream {
     fn drop(&mut self) {
         let ours = self.is_ours();
         match &mut self.word {
-            Some(word) if ours => word.word().release_all(),
+            Some(word) if ours => {
+                word.word().release_all();
+                let steps = self.side.get_mut().unwrap_or_else(PoisonError::into_inner).steps;
+                word.gates().release(steps);
+            }
             // A forked child has neither the word nor the thread.
             Some(word) => word.forget(),
             None => {}

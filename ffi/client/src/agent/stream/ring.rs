@@ -3,11 +3,12 @@
 //! A slot of the ring is reused after the kernel that read it has ended; an event behind each launch shows that. Indices run
 //! freely and wrap. One user at a time.
 
+use super::gates::{Gates, SLOTS};
 use crate::process;
 use kvtide_kernels::{
     Buffer, Device, Error, Event, Pinned, Result, Stream,
     launch::Boundary,
-    params::{BoundaryApplyParams, BoundaryUpdate, BoundaryWords},
+    params::{BoundaryApplyParams, BoundaryGateParams, BoundaryUpdate, BoundaryWords, GateOpenParams},
 };
 use kvtide_wire::status::Status;
 use std::{
@@ -51,6 +52,8 @@ pub(crate) struct UpdateRing {
     /// Number of launches so far, and of those that have ended. Flight `n` uses the words at `n % FLIGHTS_MAX`.
     flown: u64,
     landed: u64,
+    /// Gates whose words launches read: they stay as long as the ring's own words.
+    gates: Option<Arc<Gates>>,
     owner: u32,
 }
 
@@ -80,8 +83,14 @@ impl UpdateRing {
             words: ManuallyDrop::new(Pinned::new(device, FLIGHTS_MAX * size_of::<BoundaryWords>())?),
             flown: 0,
             landed: 0,
+            gates: None,
             owner: process::id(),
         })
+    }
+
+    /// Keep gates until the stream has passed the work that reads their words.
+    pub fn keep(&mut self, gates: &Arc<Gates>) {
+        self.gates = Some(Arc::clone(gates));
     }
 
     /// Report whether updates were pushed that no launch has taken.
@@ -169,6 +178,64 @@ impl UpdateRing {
         if let Some(flight) = self.flights.get_mut(later.0.wrapping_sub(self.landed) as usize) {
             flight.end = Some(end);
         }
+    }
+
+    /// Enqueue the begin of a gated step, which takes the updates pushed from now on. Return the index of the first.
+    pub fn open_gates(&mut self, stream: &Stream, gates: &Gates, step: u64) -> Result<u32> {
+        self.flush(stream)?;
+        let params = GateOpenParams { state: gates.state(), step, next: self.launched, reserved: 0 };
+        // SAFETY: the state lives as long as the gates; only kernels of this stream access it.
+        unsafe { self.kernel.open_gates(stream, &params)? };
+        Ok(self.launched)
+    }
+
+    /// Enqueue a gate, or capture it.
+    pub fn gate(&self, stream: &Stream, gates: &Gates, plane: u32) -> Result<()> {
+        let BoundaryApplyParams { table, updates, status, mask, pages, .. } = self.params();
+        let params = BoundaryGateParams {
+            state: gates.state(),
+            words: gates.words(),
+            table,
+            updates,
+            status,
+            plane,
+            planes: gates.planes(),
+            slots_mask: SLOTS as u32 - 1,
+            mask,
+            pages,
+            reserved: 0,
+        };
+        // SAFETY: array, ring and words live until the stream has passed the step's end, and a gate of a later replay reads only the
+        // gates' state, which lives longer (see `gates`); the table is written by kernels of this stream.
+        unsafe { self.kernel.gate(stream, &params) }
+    }
+
+    /// Assign all updates pushed so far to the gates that the stream has not reached. Return the index after the last one.
+    pub fn take(&mut self) -> u32 {
+        self.launched = self.head;
+        self.head
+    }
+
+    /// End a gated step whose first update was `first`: apply all its updates once more, because the engine may have left out gates, and
+    /// in the same order the result is the same. Return the number of the flight behind it.
+    pub fn end_gates(&mut self, stream: &Stream, first: u32) -> Result<u64> {
+        self.launched = first;
+        match self.is_dirty() {
+            true => self.flush(stream)?,
+            false => self.fence(stream)?,
+        }
+        Ok(self.flown - 1)
+    }
+
+    /// Wait until a flight has ended. The stream must wait for nothing before it.
+    pub fn landed(&mut self, flight: u64) -> Result<()> {
+        self.wait(|ring| ring.landed > flight)
+    }
+
+    /// Wait until the stream has passed everything enqueued so far.
+    pub fn drain(&mut self, stream: &Stream) -> Result<()> {
+        self.fence(stream)?;
+        self.landed(self.flown - 1)
     }
 
     /// Write a boundary's words, which no kernel reads now.
@@ -260,7 +327,9 @@ impl Drop for UpdateRing {
             return; // a forked child has no device
         }
         let landed = self.wait(|ring| ring.flights.is_empty());
-        if landed.is_ok() {
+        if landed.is_err() {
+            std::mem::forget(self.gates.take());
+        } else {
             // SAFETY: dropped once, here; no launch that reads them is left.
             unsafe {
                 ManuallyDrop::drop(&mut self.updates);

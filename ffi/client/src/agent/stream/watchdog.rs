@@ -2,7 +2,7 @@
 //!
 //! The copy thread completes a lane's boundaries, and ends their waits with an error at the session's timeout. But it makes calls of
 //! the driver, and the driver may keep a call until the device is idle, which a stream that waits never becomes. So each lane has a
-//! thread that makes no such call: it only stores the word for which the stream waits.
+//! thread that makes no such call: it only stores the words for which the stream waits.
 //!
 //! 1. A wait is added before its stream can reach it, and its boundary's words then say that it timed out.
 //! 2. The thread that removes a wait from the list ends it: [`Watchdog::complete`] writes the words and the word under the lock, and the
@@ -10,6 +10,7 @@
 //! 3. The thread waits one to two seconds longer than the session's timeout, so that it acts only if the copy thread does not. It
 //!    polls, so that a wait costs no wake-up.
 
+use super::gates::Gates;
 use kvtide_kernels::WaitWord;
 use std::{
     collections::VecDeque,
@@ -30,16 +31,26 @@ pub(crate) struct Watchdog {
     thread: Option<JoinHandle<()>>,
 }
 
+/// What a stream waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// The word, to reach this value.
+    Word(u64),
+    /// All planes of this gated step.
+    Gates(u64),
+}
+
 struct Shared {
     word: WaitWord,
+    gates: Arc<Gates>,
     limit: Duration,
     inner: Mutex<Inner>,
     stopped: Condvar,
 }
 
 struct Inner {
-    /// Targets of the waits, in the stream's order.
-    waits: VecDeque<u64>,
+    /// The waits, in the stream's order.
+    waits: VecDeque<Target>,
     /// When the front became the front.
     since: Instant,
     /// The thread has ended waits of this step.
@@ -48,11 +59,11 @@ struct Inner {
 }
 
 impl Watchdog {
-    /// Start the thread for a word.
-    pub fn start(word: WaitWord, timeout: Duration) -> std::io::Result<Watchdog> {
+    /// Start the thread for a word and for gates.
+    pub fn start(word: WaitWord, gates: Arc<Gates>, timeout: Duration) -> std::io::Result<Watchdog> {
         let inner = Inner { waits: VecDeque::new(), since: Instant::now(), late: false, stop: false };
         let limit = timeout.saturating_add(GRACE);
-        let shared = Arc::new(Shared { word, limit, inner: Mutex::new(inner), stopped: Condvar::new() });
+        let shared = Arc::new(Shared { word, gates, limit, inner: Mutex::new(inner), stopped: Condvar::new() });
         let its = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("kvtide-watchdog".into()).spawn(move || its.watch())?;
         Ok(Watchdog { shared, thread: Some(thread) })
@@ -61,6 +72,11 @@ impl Watchdog {
     /// Return the word.
     pub fn word(&self) -> &WaitWord {
         &self.shared.word
+    }
+
+    /// Return the gates.
+    pub fn gates(&self) -> &Arc<Gates> {
+        &self.shared.gates
     }
 
     /// Begin a step.
@@ -74,7 +90,7 @@ impl Watchdog {
     }
 
     /// Watch a wait, before its stream can reach it.
-    pub fn add(&self, target: u64) {
+    pub fn add(&self, target: Target) {
         let mut inner = self.shared.lock();
         if inner.waits.is_empty() {
             inner.since = Instant::now();
@@ -84,19 +100,33 @@ impl Watchdog {
 
     /// End the first wait: write its boundary's words, then release the stream. Return false, and do nothing, if the thread ended it.
     pub fn complete(&self, target: u64, write: impl FnOnce()) -> bool {
+        self.advance(Target::Word(target), true, || {
+            write();
+            self.shared.word.release(target);
+        })
+    }
+
+    /// Write and release planes of the first wait, a gated step; `last`: none is left. Return false, and do nothing, if the thread
+    /// ended it.
+    pub fn complete_gates(&self, step: u64, last: bool, write: impl FnOnce()) -> bool {
+        self.advance(Target::Gates(step), last, write)
+    }
+
+    fn advance(&self, target: Target, last: bool, write: impl FnOnce()) -> bool {
         let mut inner = self.shared.lock();
         if inner.waits.front() != Some(&target) {
             return false;
         }
-        inner.waits.pop_front();
+        if last {
+            inner.waits.pop_front();
+        }
         inner.since = Instant::now();
         write();
-        self.shared.word.release(target);
         true
     }
 
     /// Forget a wait that could not be enqueued completely.
-    pub fn cancel(&self, target: u64) {
+    pub fn cancel(&self, target: Target) {
         self.shared.lock().waits.retain(|&wait| wait != target);
     }
 
@@ -115,10 +145,14 @@ impl Shared {
         let mut inner = self.lock();
         while !inner.stop {
             let late = inner.since.elapsed() >= self.limit;
-            if let Some(&last) = inner.waits.back().filter(|_| late) {
+            if late && !inner.waits.is_empty() {
                 // All of them: the step has failed, and the blocked call ends only when the stream waits for nothing.
-                self.word.release(last);
-                inner.waits.clear();
+                for target in inner.waits.drain(..) {
+                    match target {
+                        Target::Word(target) => self.word.release(target),
+                        Target::Gates(step) => self.gates.release(step),
+                    }
+                }
                 inner.late = true;
             }
             let poll = (self.limit / 4).min(POLL_MAX);

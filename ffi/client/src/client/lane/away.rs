@@ -23,10 +23,45 @@ struct Item {
     wait: Wait,
 }
 
+/// How far a gated step is: planes that the device may pass, and planes with every page in the lane's table.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Gated {
+    told: u16,
+    gathered: u16,
+}
+
+impl Gated {
+    /// Let the device pass all planes, with an error.
+    pub fn fail(&self, stream: &LaneStream, status: Status) {
+        stream.complete_gates(self.told..self.gathered, Err(status));
+    }
+}
+
+/// Complete the planes of a gated step that are readable now, together: the device then reads one plane's words for all of them.
+/// Return true if none is left.
+pub(super) fn pass_gates(
+    stream: &LaneStream,
+    state: &mut State,
+    gated: &mut Gated,
+    session: &Session,
+) -> Result<bool, Status> {
+    let asked = state.gather_gated(session, &mut gated.gathered);
+    if gated.gathered > gated.told && stream.may_complete().map_err(|error| crate::memory::cuda::status_of(&error))? {
+        let over = stream.complete_gates(gated.told..gated.gathered, Ok(()));
+        gated.told = gated.gathered;
+        if over {
+            return Ok(true);
+        }
+    }
+    asked.map(|()| false)
+}
+
 /// State shared with the copy thread.
 struct Inner {
     state: Option<Box<State>>,
     queue: VecDeque<Item>,
+    /// The gated step, in place of a queue.
+    gated: Option<Gated>,
     /// When the front of the queue became the front.
     since: Instant,
     /// Why the step's remaining boundaries fail.
@@ -43,7 +78,7 @@ pub(crate) struct Away {
 
 impl Away {
     pub fn new(stream: &Arc<LaneStream>) -> Away {
-        let inner = Inner { state: None, queue: VecDeque::new(), since: Instant::now(), failed: None };
+        let inner = Inner { state: None, queue: VecDeque::new(), gated: None, since: Instant::now(), failed: None };
         Away { stream: Arc::clone(stream), inner: Mutex::new(inner), empty: Condvar::new() }
     }
 
@@ -62,6 +97,14 @@ impl Away {
         inner.since = Instant::now();
         inner.failed = None;
         inner.queue.push_back(Item { plane, wait });
+    }
+
+    /// Give the lane to the copy thread, for the planes of a gated step that are left.
+    pub fn leave_gated(&self, state: Box<State>, gated: Gated) {
+        let mut inner = self.lock();
+        inner.state = Some(state);
+        inner.since = Instant::now();
+        inner.gated = Some(gated);
     }
 
     /// Queue one more boundary behind the pending ones; false: none is pending.
@@ -88,6 +131,7 @@ impl Away {
             let turn = self.go_on(session);
             let mut inner = self.lock();
             if inner.queue.is_empty()
+                && inner.gated.is_none()
                 && let Some(state) = inner.state.take()
             {
                 drop(helping);
@@ -133,6 +177,29 @@ impl Away {
         }
     }
 
+    /// Continue the gated step. Return whether there was progress.
+    fn pass_gates(&self, inner: &mut Inner, session: &Session) -> bool {
+        let (Some(mut gated), Some(state)) = (inner.gated, inner.state.as_deref_mut()) else { return false };
+        let before = gated.told;
+        let passed = pass_gates(&self.stream, state, &mut gated, session);
+        let over = match passed {
+            Ok(false) if gated.told == before => self.late(inner, session).map(Result::err),
+            Ok(over) => over.then_some(None),
+            Err(status) => Some(Some(status)),
+        };
+        if let Some(Some(status)) = over {
+            gated.fail(&self.stream, status);
+        }
+        inner.gated = Some(gated).filter(|_| over.is_none());
+        let progress = gated.told != before || over.is_some();
+        if progress {
+            session.counters.stalls.add(1);
+            session.counters.stall_ns.add(u64::try_from(inner.since.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            inner.since = Instant::now();
+        }
+        progress
+    }
+
     fn late(&self, inner: &Inner, session: &Session) -> Option<Result<(), Status>> {
         (inner.since.elapsed() >= session.timeout).then_some(Err(Status::TimedOut))
     }
@@ -141,7 +208,7 @@ impl Away {
 impl BackgroundTask for Away {
     fn go_on(&self, session: &Session) -> Turn {
         let mut inner = self.lock();
-        let mut progress = false;
+        let mut progress = self.pass_gates(&mut inner, session);
         while let Some(result) = self.look(&mut inner, session) {
             let Some(item) = inner.queue.pop_front() else { break };
             self.stream.complete(&item.wait, result);
@@ -152,7 +219,7 @@ impl BackgroundTask for Away {
             inner.since = Instant::now();
             progress = true;
         }
-        let left = !inner.queue.is_empty();
+        let left = !inner.queue.is_empty() || inner.gated.is_some();
         if !left {
             self.empty.notify_all();
         }

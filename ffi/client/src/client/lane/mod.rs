@@ -180,6 +180,7 @@ impl Lane {
             state.build_filled(session);
         }
         let announced = state.reader.end().map_err(|status| Error::call(DOING, index, status))?;
+        state.close_gates();
         state.words.steps(state.reader.step(), state.reader.step());
         state.unsent = None;
         let told = !std::mem::take(&mut state.unannounced);

@@ -83,6 +83,10 @@ impl State {
         Ok(())
     }
 
+    /// No gates without a device.
+    #[cfg(not(feature = "cuda"))]
+    pub(super) fn close_gates(&self) {}
+
     /// No sketches without a device.
     #[cfg(not(feature = "cuda"))]
     pub(super) fn build_on_device(&mut self, _: &Session, _: impl Iterator<Item = u32>, _: bool) {}

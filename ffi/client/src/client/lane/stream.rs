@@ -1,6 +1,9 @@
 //! Lanes bound to a stream of the device that tier 0 is on.
 
-use super::{Lane, State, away::Away};
+use super::{
+    Lane, State,
+    away::{Away, Gated, pass_gates},
+};
 use crate::{
     Error, Result,
     agent::{
@@ -134,6 +137,65 @@ impl Lane {
         Ok(())
     }
 
+    /// Open the gates of the step that [`Lane::begin`] began, in place of boundaries: from now on each gate in the lane's stream (see
+    /// [`Lane::gate`]) waits until every page of its plane is readable and in the lane's table. Returns at once; the copy thread
+    /// completes the planes, all of them in order. Then launch the graph and call [`Lane::end`]. Until `end`, no page that the step
+    /// reads is evicted, so all of them must fit into tier 0 together. Failures are reported as by [`Lane::boundary_async`].
+    ///
+    /// Waits only if the stream is eight gated steps behind.
+    ///
+    /// # Errors
+    /// `State`: no step has begun, or it had a boundary already; or, as by [`Lane::boundary_async`], the step reads more than fits into
+    /// tier 0, the device's streams cannot wait, another lane is bound to a stream too, or tier 0 is not on a device. Then nothing has
+    /// changed: use [`Lane::boundary`]. `Invalid`: the lane's stream is being captured. After any other error, end the step.
+    pub fn open_gates(&mut self) -> Result<()> {
+        const DOING: &str = "open the gates of lane";
+        let index = u64::from(self.index);
+        let failed = |status| Error::call(DOING, index, status);
+        let Some(away) = self.away.clone() else { return Err(failed(Status::State)) };
+        let inner = Arc::clone(&self.inner);
+        let (state, session) = self.parts(DOING)?;
+        state.outside_capture(session).map_err(failed)?;
+        let fits = state.reader.fits(|class| session.tier0.frames(class));
+        if !state.reader.is_new() || !away.stream().can_wait() || !fits {
+            return Err(failed(Status::State));
+        }
+        away.stream().open_gates().map_err(|error| failed(lost(session, status_of(&error))))?;
+        let mut gated = Gated::default();
+        match pass_gates(away.stream(), state, &mut gated, session) {
+            Ok(true) => return self.check(),
+            Ok(false) => {}
+            Err(status) => {
+                gated.fail(away.stream(), status);
+                return Err(failed(status));
+            }
+        }
+        if let Some(state) = self.state.take() {
+            away.leave_gated(state, gated);
+            inner.session.background_tasks.add(&inner.session, away);
+        }
+        Ok(())
+    }
+
+    /// Enqueue the gate of `plane` on the lane's stream, before the kernels that read the plane's pages: in a gated step they wait here
+    /// (see [`Lane::open_gates`]). It may be captured into a CUDA graph, with or without an open step; the graph can be launched in any
+    /// gated step of this lane on the same stream. Enqueue the gates in ascending order of planes. A plane without a gate is read
+    /// without waiting for it. Outside of a gated step, and after the lane's end, gates return at once.
+    ///
+    /// # Errors
+    /// `Range`: no such plane. `State`: tier 0 is not on a device. `Invalid`: the lane is not bound to a stream, or the device's streams
+    /// cannot wait. `Device`.
+    pub fn gate(&mut self, plane: u16) -> Result<()> {
+        let failed = |status| Error::call("enqueue the gate of plane", u64::from(plane), status);
+        let session = &self.inner.session;
+        session.ours().map_err(failed)?;
+        let stream = self.stream().ok_or_else(|| failed(Status::State))?;
+        if u32::from(plane) >= session.shared.geometry().plane_count() {
+            return Err(failed(Status::Range));
+        }
+        stream.gate(plane).map_err(|error| failed(lost(session, status_of(&error))))
+    }
+
     /// Return why a boundary of the open step failed while the stream waited for it. The results of kernels after that boundary are
     /// invalid. Call it when the stream has executed the step's last kernel.
     ///
@@ -186,6 +248,34 @@ impl State {
         match self.stream.as_ref().and_then(|stream| stream.failed()) {
             Some(Status::Device) => Err(lost(session, Status::Device)),
             _ => Ok(()),
+        }
+    }
+
+    /// End the gated step on the device.
+    pub(super) fn close_gates(&self) {
+        self.stream.iter().for_each(|stream| stream.close_gates());
+    }
+
+    /// Gather planes of a gated step until one misses a page, and ask for that page.
+    pub(super) fn gather_gated(&mut self, session: &Session, next: &mut u16) -> std::result::Result<(), Status> {
+        let before = self.reader.view().moves();
+        let mut missing = None;
+        while missing.is_none() && u32::from(*next) < session.shared.geometry().plane_count() {
+            match self.reader.gather_gated(*next)? {
+                Found::Nothing { announce, fault } => missing = Some((announce, fault)),
+                _ => *next += 1,
+            }
+        }
+        if before != self.reader.view().moves() {
+            session.lane_moved();
+        }
+        self.words.position(self.reader.view().position());
+        match missing {
+            Some((announce, fault)) => {
+                self.ask(session, announce, fault)?;
+                self.answers(session, *next)
+            }
+            None => Ok(()),
         }
     }
 

@@ -27,6 +27,7 @@ import functools
 import importlib
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -201,8 +202,8 @@ class FlashInfer:
         self._workspaces: dict[tuple[int, int], Tensor] = {}
         #: A wrapper keeps the kernels of its first plan, so it is for one kind of call.
         self._wrappers: dict[tuple[object, ...], Any] = {}
-        #: Lengths of the last plan of each wrapper.
-        self._planned: dict[tuple[object, ...], tuple[list[int], list[int]]] = {}
+        #: Lengths of the last plan of each wrapper, and a wait for the end of the work that uses it.
+        self._planned: dict[tuple[object, ...], tuple[tuple[list[int], list[int]], Callable[[], None]]] = {}
 
     def needless(self, call: Call) -> str | None:
         if call.on_host is None:
@@ -221,7 +222,7 @@ class FlashInfer:
         found = layouts.flashinfer_tables(
             call.block_table, call.pages, call.lengths, call.q_starts, call.window, on_host=on_host
         )
-        query, wrapper = device.rows(call.query), self._wrapper(call, device, on_host)
+        query, (kind, wrapper) = device.rows(call.query), self._wrapper(call, device, on_host)
         kv_heads, page_tokens, head_dim = kv(call.pages)
         q_indptr, indptr, last, lengths = (
             device.pinned(each) for each in (found.q_indptr, found.indptr, found.last_page_len, found.lengths)
@@ -232,19 +233,22 @@ class FlashInfer:
             sizes = (query.shape[1], LATENT_VALUE_DIM, rest, page_tokens)
             wrapper.plan(q_indptr, indptr, found.indices, lengths, *sizes, True, call.scale, dtype, dtype)
             out: Tensor = wrapper.run(*layouts.flashinfer_latent(query), *layouts.flashinfer_latent(call.pages))
+            self._planned[kind] = on_host, device.mark()
             return out
         sizes = (query.shape[1], kv_heads, head_dim, page_tokens)
         left = call.window - 1 if call.window else -1
         more: dict[str, object] = {"causal": True, "sm_scale": call.scale, "window_left": left}
         wrapper.plan(q_indptr, indptr, found.indices, last, *sizes, **more, q_data_type=dtype, kv_data_type=dtype)
         out = wrapper.run(query, call.pages)
+        self._planned[kind] = on_host, device.mark()
         return out
 
-    def _wrapper(self, call: Call, device: Device, on_host: tuple[list[int], list[int]]) -> Any:
-        """Return the wrapper for a kind of call on the current stream, ready for a plan of these lengths.
+    def _wrapper(self, call: Call, device: Device, on_host: tuple[list[int], list[int]]) -> tuple[tuple[object, ...], Any]:
+        """Return the kind of a call on the current stream, and its wrapper, ready for a plan of these lengths.
 
         `plan` fills pinned memory that the stream copies later. It may fill it again for the next plane of a step, because that
-        plan is equal. Otherwise the stream must have copied it: after a step it has, so this waits only if a step was abandoned.
+        plan is equal. Otherwise the stream must have run the last plane with the wrapper: after a step it has, so this waits only if
+        a step was abandoned.
         """
         module: Any = importlib.import_module("flashinfer.mla" if call.latent else "flashinfer")
         place = (device.ordinal, device.stream())
@@ -260,10 +264,10 @@ class FlashInfer:
                     if call.latent
                     else module.BatchPrefillWithPagedKVCacheWrapper(workspace, "HND")
                 )
-            if self._planned.get(kind, on_host) != on_host:
-                device.synchronize()
-            self._planned[kind] = on_host
-            return self._wrappers[kind]
+            planned, wait = self._planned.get(kind, (on_host, None))
+            if planned != on_host and wait is not None:
+                wait()
+            return kind, self._wrappers[kind]
 
 
 #: The libraries in the order of preference.

@@ -7,6 +7,7 @@ larger ones when a batch needs more.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -96,9 +97,11 @@ class Device:
         """Return a host tensor in memory from which a copy to the device does not wait for the stream."""
         return tensor.pin_memory()
 
-    def synchronize(self) -> None:
-        """Wait until torch's current stream has reached its end."""
-        torch.cuda.current_stream(self.ordinal).synchronize()
+    def mark(self) -> Callable[[], None]:
+        """Mark the present end of torch's current stream. Return a function that waits until the stream has reached it."""
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self.ordinal))
+        return event.synchronize
 
     def capability(self) -> tuple[int, int]:
         """Return the device's compute capability."""

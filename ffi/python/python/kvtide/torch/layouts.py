@@ -6,7 +6,7 @@ imports a library or waits for a GPU.
 
 - **Missing pages.** These libraries take every entry of a table as an address. On CPU tensors a missing page raises `WrongState`.
   On a GPU the caller ensures that all pages are readable; `missing` checks it. Entries that no query needs, which kvtide marks with
-  negative numbers, get the number of a page of the same sequence.
+  negative numbers, become frame 0; with a window, the first page in it.
 - **Masked numbers.** Some kernels multiply masked values by zero instead of skipping them, so these must be finite. They are the rest
   of a sequence's last page, for FlashAttention-3 with pages as large as its tile (128 tokens for heads of 64 and 128; 64 or 80 for
   heads of 256), and with a window the page that stands for those before it. Values of earlier sequences are finite. Frames that were
