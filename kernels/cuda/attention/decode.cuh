@@ -7,7 +7,7 @@
 //
 // Bytes in flight: a warp's ring has SLOTS halves (16 tokens of keys or values), SLOTS - 1 of them in flight. Per block and per
 // multiprocessor of an H200 (227 KiB of shared memory):
-//   D 32: 8 x 1 KiB x 4 = 32 KiB, 28 in flight, 6 blocks: 168 KiB     D 128: 6 x 4 KiB x 4 = 96 KiB, 80 in flight, 2 blocks: 160 KiB
+//   D 32: 8 x 1 KiB x 4 = 32 KiB, 28 in flight, 5 blocks: 140 KiB     D 128: 6 x 4 KiB x 4 = 96 KiB, 80 in flight, 2 blocks: 160 KiB
 //   D 64: 8 x 2 KiB x 4 = 64 KiB, 56 in flight, 3 blocks: 168 KiB     D 256: 3 x 8 KiB x 4 = 96 KiB, 64 in flight, 2 blocks: 128 KiB
 // 4.8 TB/s at 0.8 us of loaded latency need 29 KiB per multiprocessor; the rest covers blocks that start or end. 96 KiB also fit
 // the 99 KiB that a block of sm_86, 89 and 120 can have.

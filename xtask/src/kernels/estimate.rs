@@ -52,6 +52,8 @@ const SHARED_RESERVED: u32 = 1024;
 /// Tokens of a tile, and elements of a latent vector.
 const TILE: u32 = 16;
 const LATENT: u32 = 576;
+/// Dims of the value that a warp of `latent.cuh` adds.
+const LATENT_PART: u32 = 64;
 /// Floats of padding after the scores of a token in `latent.cuh`.
 const LATENT_PADDING: u32 = 8;
 
@@ -80,6 +82,12 @@ fn kernel(name: &str) -> Option<Kernel> {
 }
 
 impl Kernel {
+    /// Return the minimum number of matrix products of a warp for a tile: those of the values, and of decode's keys.
+    fn products(&self) -> u32 {
+        let eights = self.rows / 8;
+        if self.latent { eights * (LATENT_PART / TILE) } else { eights * 2 * (self.piece / (TILE * 2) / TILE) }
+    }
+
     /// Return the dynamic shared memory of a block, whose ring has one piece more than are in flight.
     fn shared(&self, in_flight: u32) -> u32 {
         if self.latent {
@@ -100,14 +108,22 @@ fn in_flight(ptx: &str, name: &str) -> Option<u32> {
     waits.max().map(|most| most + 1)
 }
 
-/// Return the instructions of the loop over tiles of each function in a disassembly: of the shortest loop with matrix products. Some
-/// run only at the end of a page, so the number is an upper bound.
-fn loops(disassembly: &str) -> HashMap<String, u32> {
+/// The loop over tiles in a kernel's machine code.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct TileLoop {
+    instructions: u32,
+    /// Those that are matrix products.
+    products: u32,
+}
+
+/// Return the loop over tiles of each function in a disassembly: the shortest one with matrix products. Some instructions run only at
+/// the end of a page, so their number is an upper bound.
+fn loops(disassembly: &str) -> HashMap<String, TileLoop> {
     let mut all = HashMap::new();
     for function in disassembly.split("\n.text.").skip(1) {
         let Some((name, body)) = function.split_once(":\n") else { continue };
         let (mut labels, mut products) = (HashMap::new(), vec![0]);
-        let mut shortest: Option<u32> = None;
+        let mut shortest: Option<TileLoop> = None;
         for line in body.lines() {
             let line = line.trim();
             if let Some(label) = line.strip_suffix(':') {
@@ -121,11 +137,13 @@ fn loops(disassembly: &str) -> HashMap<String, u32> {
                 continue;
             };
             if let Some(&from) = labels.get(label).filter(|&&from| products[at as usize] > products[from as usize]) {
-                let length = at + 1 - from;
-                shortest = Some(shortest.map_or(length, |least| least.min(length)));
+                let (instructions, products) = (at + 1 - from, products[at as usize] - products[from as usize]);
+                if shortest.is_none_or(|least| instructions < least.instructions) {
+                    shortest = Some(TileLoop { instructions, products });
+                }
             }
         }
-        all.extend(shortest.map(|length| (name.to_string(), length)));
+        all.extend(shortest.map(|found| (name.to_string(), found)));
     }
     all
 }
@@ -158,9 +176,16 @@ pub fn render(
         "share"
     );
     for ((_, ptx), disassembly) in texts.iter().zip(disassemblies) {
-        let lengths = loops(disassembly);
+        let tile_loops = loops(disassembly);
         for usage in shipped.iter().filter(|usage| usage.arch == arch) {
-            let (Some(kernel), Some(&length)) = (kernel(&usage.kernel), lengths.get(&usage.kernel)) else { continue };
+            let (Some(kernel), Some(found)) = (kernel(&usage.kernel), tile_loops.get(&usage.kernel)) else { continue };
+            if found.products < kernel.products() {
+                return Err(Error::Check(format!(
+                    "{}: its shortest loop with products is not that over tiles",
+                    usage.kernel
+                )));
+            }
+            let length = found.instructions;
             let Some(pieces) = in_flight(ptx, &usage.kernel) else {
                 return Err(Error::Check(format!("{} waits for no asynchronous copies", usage.kernel)));
             };
@@ -204,14 +229,15 @@ mod tests {
 
     #[test]
     fn the_innermost_loop_with_products_counts() {
-        assert_eq!(loops(SASS), HashMap::from([("a".to_string(), 2)]));
+        let found = TileLoop { instructions: 2, products: 1 };
+        assert_eq!(loops(SASS), HashMap::from([("a".to_string(), found)]));
     }
 
     #[test]
     fn a_ring_has_one_piece_more_than_are_in_flight() {
         assert_eq!((in_flight(PTX, "a"), in_flight(PTX, "b")), (Some(5), None));
         let decode = kernel("attention_decode_bf16_d128_r8").unwrap();
-        assert_eq!((decode.piece, decode.shared(5)), (4096, 96 << 10));
+        assert_eq!((decode.piece, decode.shared(5), decode.products()), (4096, 96 << 10, 16));
         let latent = kernel("attention_mla_bf16_r16").unwrap();
         assert_eq!(latent.shared(3), 96 << 10);
         assert!(kernel("attention_mla_merge_bf16_r16").is_none() && kernel("attention_decode_f16_d32_r8").is_none());
