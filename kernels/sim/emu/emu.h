@@ -88,6 +88,7 @@ struct Release {
 struct Acquisition {
     const void* word;
     uint32_t newest, id, fenced_when;
+    bool superseded;  // its thread has acquired the word again, and passed that on
 };
 
 struct Fiber {
@@ -196,6 +197,7 @@ struct Grid {
     bool published;
     bool checked;  // whether memory between blocks is checked
     List<Release> releases;
+    uint64_t steps;  // over releases
 };
 
 // A block that runs. A host thread keeps two, from its first launch until it ends.
@@ -236,6 +238,7 @@ struct Block {
     Grid* grid_state;
     uint32_t number;              // in the grid, plus one
     List<Acquisition> acquired;   // by its threads
+    List<const void*> passed_on;  // words whose acquisitions an atomic operation has passed on
 
     Outcome* outcome;
     char* stacks;

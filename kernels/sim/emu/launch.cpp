@@ -139,6 +139,7 @@ uint32_t kvt_emu_launch(const Launch* launch, Outcome* outcome) {
     }
     touched_reset(grid.touched);
     grid.releases.count = 0;
+    grid.steps = 0;
     grid.published = false;
     grid.checked = blocks > 1 && blocks < UINT32_MAX;
     Order order(first, blocks);
@@ -193,6 +194,7 @@ void kvt_emu_release() {
         free_queues(*block);
         release_signals(*block);
         free(block->acquired.all);
+        free(block->passed_on.all);
         free(block);
         block = nullptr;
     }
