@@ -3,7 +3,6 @@
 //! After a fault the device is lost: queues are still emptied, so that nothing hangs, but nothing is executed.
 
 use crate::{
-    capture,
     code::{self, Code},
     context,
     emulator::{self, Kernel},
@@ -195,16 +194,8 @@ impl Stream {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enqueue an operation; it becomes part of the graph if the stream is being captured.
-    pub fn enqueue(&self, op: Op) -> Result<(), Code> {
-        if let Some(op) = capture::take(self.handle(), op)? {
-            self.enqueue_all([op]);
-        }
-        Ok(())
-    }
-
     /// Enqueue operations with nothing between them.
-    pub fn enqueue_all(&self, ops: impl IntoIterator<Item = Op>) {
+    pub fn enqueue(&self, ops: impl IntoIterator<Item = Op>) {
         let _device = settings::get().strict.then(|| DEVICE.read().unwrap_or_else(PoisonError::into_inner));
         let seen = order::seen();
         let enqueued = |op| Enqueued { order: ENQUEUED.fetch_add(1, Ordering::Relaxed), op, seen: seen.clone() };

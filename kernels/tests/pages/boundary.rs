@@ -228,6 +228,7 @@ fn a_gate_waits_until_its_plane_is_complete() {
         (0..PLANES).for_each(|plane| g.complete(step.wrapping_sub(2), plane, (0xbad, 0xbad, 1)));
         g.open(step, 2);
         (0..PLANES as u32).for_each(|plane| g.gate(plane));
+        // PACE: 20 ms, in which a gate that does not wait would end.
         std::thread::sleep(std::time::Duration::from_millis(20));
         assert!(!g.rig.stream.is_idle().expect("no fault"), "it waits");
         g.complete(step, 0, (4, 0, 0));

@@ -157,6 +157,7 @@ fn pages_may_be_evicted_at_any_time() {
         };
         chosen.into_iter().for_each(evict);
         if round % 2 == 0 {
+            // PACE: at most 255 µs, so that evictions meet different moments of the step.
             std::thread::sleep(Duration::from_micros(random >> 56));
         }
         s.begin();

@@ -46,7 +46,7 @@ driver! {
         let (graph, stream) = (EXECUTABLES.get(executable)?, queue::stream(on)?);
         // A graph within a graph is not built here.
         check(if capture::takes(stream.handle())? { code::NOT_SUPPORTED } else { code::SUCCESS })?;
-        stream.enqueue_all(graph.0.ops.iter().cloned());
+        stream.enqueue(graph.0.ops.iter().cloned());
     }
 
     fn cuGraphExecDestroy(executable: usize) {

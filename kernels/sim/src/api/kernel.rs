@@ -149,6 +149,6 @@ driver! {
         let mut params = vec![0_u128; given.len().div_ceil(size_of::<u128>()).max(1)];
         // SAFETY: the vector is at least as long.
         unsafe { params.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(given.as_ptr(), given.len()) };
-        stream.enqueue(Op::Launch(Box::new(Launch { kernel: function.kernel, name: function.name.to_string_lossy().into(), module: function.module, grid, block, shared_bytes, params })))?;
+        queue::enqueue(&stream, Op::Launch(Box::new(Launch { kernel: function.kernel, name: function.name.to_string_lossy().into(), module: function.module, grid, block, shared_bytes, params })))?;
     }
 }

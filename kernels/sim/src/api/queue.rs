@@ -67,6 +67,12 @@ fn default_of(streams: &mut [Option<Arc<Stream>>; DEVICES_MAX], at: usize) -> Re
     Ok(made)
 }
 
+/// Enqueue an operation; it becomes part of the graph if the stream is being captured.
+pub(super) fn enqueue(stream: &Stream, op: Op) -> Result<(), Code> {
+    stream.enqueue(capture::take(stream.handle(), op)?);
+    Ok(())
+}
+
 /// Return a stream by handle: 0 and 1 are the legacy default stream, 2 is the thread's own.
 pub(super) fn stream(handle: usize) -> Result<Arc<Stream>, Code> {
     let at = context::current()?;
@@ -224,7 +230,7 @@ driver! {
             return Err(code::CAPTURE_ISOLATION);
         }
         if let Some(record) = event.last() {
-            stream.enqueue(Op::Wait(record))?;
+            enqueue(&stream, Op::Wait(record))?;
         }
     }
 
@@ -235,7 +241,7 @@ driver! {
             return Err(code::INVALID_VALUE);
         }
         known(at, 8, &stream, "cuStreamWaitValue64")?;
-        stream.enqueue(Op::WaitWord { at, value, by: thread_name() })?;
+        enqueue(&stream, Op::WaitWord { at, value, by: thread_name() })?;
     }
 
     fn cuStreamWriteValue64_v2(handle: usize, at: u64, value: u64, flags: c_uint) {
@@ -244,7 +250,7 @@ driver! {
             return Err(code::INVALID_VALUE);
         }
         known(at, 8, &stream, "cuStreamWriteValue64")?;
-        stream.enqueue(Op::WriteWord { at, value })?;
+        enqueue(&stream, Op::WriteWord { at, value })?;
     }
 
     fn cuEventCreate(to: *mut usize, flags: c_uint) {
@@ -264,7 +270,7 @@ driver! {
         if capture::takes(stream.handle())? {
             event.capture();
         } else {
-            stream.enqueue(Op::Record(event.record()))?;
+            enqueue(&stream, Op::Record(event.record()))?;
         }
     }
 
@@ -304,13 +310,13 @@ driver! {
         if overlapping(&[to], &[from], &[bytes], "cuMemcpyAsync").is_some() {
             return Err(code::INVALID_VALUE);
         }
-        stream.enqueue(Op::Copy { to, from, bytes })?;
+        enqueue(&stream, Op::Copy { to, from, bytes })?;
     }
 
     fn cuMemsetD8Async(at: u64, byte: u8, bytes: usize, handle: usize) {
         let stream = stream(handle)?;
         known(at, bytes, &stream, "cuMemsetD8Async")?;
-        stream.enqueue(Op::Fill { at, byte, bytes })?;
+        enqueue(&stream, Op::Fill { at, byte, bytes })?;
     }
 
     /// The signature of CUDA 12.8. If one copy is invalid, nothing is copied.
@@ -347,7 +353,7 @@ driver! {
             put(failed, at)?;
             return Err(code::INVALID_VALUE);
         }
-        stream.enqueue(Op::Batch((0..count).map(|at| (to[at], from[at], bytes[at])).collect()))?;
+        enqueue(&stream, Op::Batch((0..count).map(|at| (to[at], from[at], bytes[at])).collect()))?;
     }
 }
 
