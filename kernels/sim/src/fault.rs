@@ -5,6 +5,7 @@ use crate::{
     context,
 };
 use std::{
+    cell::Cell,
     collections::HashMap,
     ffi::{CStr, c_char},
     sync::{
@@ -93,6 +94,22 @@ pub unsafe extern "C" fn kvt_sim_block(call: *const c_char) {
 /// Return whether this call is to wait for the device.
 pub(crate) fn blocks(call: &str) -> bool {
     BLOCK.lock().unwrap_or_else(PoisonError::into_inner).take_if(|blocked| blocked == call).is_some()
+}
+
+thread_local! {
+    static SNAPSHOTS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Exempt what this thread's copies read from the check of order, or end that. For tests that copy all memory and then look only at
+/// bytes that nothing writes.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvt_sim_snapshots(on: bool) {
+    SNAPSHOTS.set(on);
+}
+
+/// Return whether a copy that is enqueued now is such a snapshot.
+pub(crate) fn is_snapshot() -> bool {
+    SNAPSHOTS.get()
 }
 
 /// Cancel all requested failures; lost devices stay lost.

@@ -45,6 +45,8 @@ pub(crate) enum Op {
         to: u64,
         from: u64,
         bytes: usize,
+        /// What it reads is not checked.
+        snapshot: bool,
     },
     /// In any order.
     Batch(Vec<(u64, u64, usize)>),
@@ -85,7 +87,7 @@ struct Uses {
 impl Op {
     fn uses(&self) -> Uses {
         let ranges = match self {
-            Self::Copy { to, from, bytes } => vec![(*to, *bytes), (*from, *bytes)],
+            Self::Copy { to, from, bytes, .. } => vec![(*to, *bytes), (*from, *bytes)],
             Self::Batch(copies) => copies.iter().flat_map(|&(to, from, bytes)| [(to, bytes), (from, bytes)]).collect(),
             Self::Fill { at, bytes, .. } => vec![(*at, *bytes)],
             Self::WaitWord { at, .. } | Self::WriteWord { at, .. } => vec![(*at, size_of::<u64>())],
@@ -322,8 +324,9 @@ impl Stream {
 
     fn carry_out(&self, op: Op, clock: &mut Clock, rng: &mut Rng) -> Result<(), (Code, String)> {
         match op {
-            Op::Copy { to, from, bytes } => {
-                self.access("a copy", clock, &[range(from, bytes, false), range(to, bytes, true)])?;
+            Op::Copy { to, from, bytes, snapshot } => {
+                let touched = [range(to, bytes, true), range(from, bytes, false)];
+                self.access("a copy", clock, if snapshot { &touched[..1] } else { &touched })?;
                 self.copy(to, from, bytes)
             }
             Op::Batch(mut copies) => {

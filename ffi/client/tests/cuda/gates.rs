@@ -47,11 +47,13 @@ impl Replay {
         let graph = Graph::capture(s.bound.device.context(), s.bound.stream.raw(), || {
             for (plane, (table, frames)) in seen.iter().enumerate() {
                 s.bound.lane.gate(plane as u16).expect("captured");
-                // SAFETY: all are as long as said, and stay until the stream has passed the last replay.
-                unsafe {
-                    s.bound.stream.copy(table.address(), device.table, table_bytes).expect("captured");
-                    s.bound.stream.copy(frames.address(), tier, tier_bytes).expect("captured");
-                }
+                // SAFETY: as long as said; both stay until the stream has passed the last replay.
+                unsafe { s.bound.stream.copy(table.address(), device.table, table_bytes).expect("captured") };
+                // Frames of later planes may be written meanwhile.
+                // SAFETY: as above.
+                Sim::snapshots(|| unsafe {
+                    s.bound.stream.copy(frames.address(), tier, tier_bytes).expect("captured")
+                });
             }
         });
         Replay { graph: graph.expect("a valid capture"), seen }

@@ -206,6 +206,20 @@ impl Sim {
         unsafe { driver_function::<unsafe extern "C" fn() -> u64>("kvt_sim_word_loads")() }
     }
 
+    /// Enqueue copies whose reads are not checked for their order: the test looks only at bytes that nothing writes.
+    pub fn snapshots(enqueue: impl FnOnce()) {
+        if !standing_in() {
+            return enqueue();
+        }
+        // SAFETY: the simulated driver's function has this type.
+        let set = unsafe { driver_function::<unsafe extern "C" fn(bool)>("kvt_sim_snapshots") };
+        // SAFETY: as above.
+        unsafe { set(true) };
+        enqueue();
+        // SAFETY: as above.
+        unsafe { set(false) };
+    }
+
     /// Return how often a function was called.
     pub fn calls(call: &str) -> u64 {
         let call = CString::new(call).expect("name");

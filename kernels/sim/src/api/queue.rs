@@ -6,7 +6,7 @@ use crate::{
     code::{self, Code},
     context,
     event::Event,
-    memory, order,
+    fault, memory, order,
     settings::{self, DEVICES_MAX},
     stream::{DEVICE, Op, Stream, Taken},
 };
@@ -310,7 +310,7 @@ driver! {
         if overlapping(&[to], &[from], &[bytes], "cuMemcpyAsync").is_some() {
             return Err(code::INVALID_VALUE);
         }
-        enqueue(&stream, Op::Copy { to, from, bytes })?;
+        enqueue(&stream, Op::Copy { to, from, bytes, snapshot: fault::is_snapshot() })?;
     }
 
     fn cuMemsetD8Async(at: u64, byte: u8, bytes: usize, handle: usize) {
