@@ -99,7 +99,7 @@ class Device:
 
     def mark(self) -> Callable[[], None]:
         """Mark the present end of torch's current stream. Return a function that waits until the stream has reached it."""
-        event = torch.cuda.Event()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.ordinal))
         return event.synchronize
 
