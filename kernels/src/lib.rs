@@ -4,6 +4,8 @@
 //! Only `kvtide-client` uses this crate, behind its feature `cuda`. It is the only user of cudarc, and uses only its types: the
 //! driver's functions are found by [`Driver::probe`], so a machine without a driver gets an error value, never a panic. It uses the
 //! wire's layouts and depends neither on the daemon nor on the agent's protocol.
+// Loom models run no kernel, and the system calls below are not built for them.
+#![cfg(not(loom))]
 
 pub mod copy;
 pub mod cpu;
