@@ -187,6 +187,35 @@ fn a_lane_that_holds_a_page_reads_it_until_its_use_is_over() {
 }
 
 #[test]
+fn a_frame_that_a_gated_step_may_read_stays_until_its_end() {
+    check(3, || {
+        let World { mut mover, mut lane, frame, next } = World::new(1);
+        let bytes = Arc::clone(&frame);
+        let reader = thread::spawn(move || {
+            lane.begin(1);
+            lane.boundary(0);
+            // The device reads what the table showed at the gate, not what it shows later.
+            let shown = (0..3).find(|block| lane.frame(*block, 0).is_some());
+            for _ in 0..2 {
+                lane.refresh_keeping(|_, plane| plane == 0);
+                shown.inspect(|block| assert_eq!(bytes.read(), *block, "the page that the table showed"));
+            }
+            lane.end();
+        });
+        let load = Job {
+            kind: JobKind::CopyIn as u16,
+            id: next + 1,
+            block: 1,
+            victim_block: 0,
+            use_lane: NONE_U16,
+            ..Job::default()
+        };
+        assert_eq!(carry(&mut mover, &frame, &load), Status::Ok, "the load replaces block 0");
+        reader.join().expect("the lane ends");
+    });
+}
+
+#[test]
 fn a_lane_that_was_lapped_by_the_log_rebuilds_while_it_is_written() {
     check(2, || {
         let mut world = World::new(1);

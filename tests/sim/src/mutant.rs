@@ -30,12 +30,13 @@ impl DaemonMutant {
 }
 
 /// Faults that this simulator cannot show, with reasons. They do not affect its result; the tests of their crates cover them.
-const HIDDEN: [(&str, &str); 5] = [
+const HIDDEN: [(&str, &str); 6] = [
     ("AcquireWithoutPin", "the shipped agent pins before it asks, and answers Busy"),
     ("ReloadWhileInvalidating", "costs jobs that the shipped agent refuses, not content"),
     ("UnconditionalInvalidate", "shows in an order of jobs that the shipped core avoids; ffi's protocol model has it"),
     ("SampleIgnored", "the simulated daemon samples no page; ffi's protocol model flips bits in host memory"),
     ("EndKeepsHolds", "delays a job until the lane is next idle; ffi's protocol model sees it"),
+    ("GatedStepKeepsNothing", "no simulated lane has gated steps; those of ffi's protocol model have"),
 ];
 
 impl Mutant {

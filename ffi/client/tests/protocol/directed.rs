@@ -144,6 +144,21 @@ fn a_gated_step_keeps_the_pages_of_complete_planes() {
 }
 
 #[test]
+fn a_block_that_a_gated_step_may_read_is_dropped_at_its_end() {
+    let mut b = bench();
+    b.map(1, (0, 0), 0);
+    b.map(2, (0, 1), FRAMES[0]);
+    b.lane.begin(7);
+    b.lane.boundary(0);
+    b.send(job(JobKind::Drop, 3, (0, 0), 0));
+    // The page that is kept is not the last one that the job gives up.
+    b.lane.refresh_keeping(|_, plane| plane == 0);
+    assert_eq!(b.ended(), None, "kept until the end");
+    b.lane.end();
+    assert_eq!(b.status(3), Some(Status::Ok));
+}
+
+#[test]
 fn the_end_of_a_step_gives_everything_up() {
     let mut b = bench();
     b.map(1, (0, 0), 0);

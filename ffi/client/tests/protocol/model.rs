@@ -55,12 +55,22 @@ struct Pinned {
     kept: Vec<(Page, u32)>,
 }
 
+/// A gated step: the device may read the planes before `complete` at any time until its end.
+#[derive(Default)]
+struct Gated {
+    complete: u16,
+    /// Expected bytes of each frame that it may read.
+    reads: BTreeMap<u32, u64>,
+}
+
 pub struct Model {
     random: Random,
     pub shared: Arc<Shared>,
     pub mover: Mover,
     pub lanes: Vec<LaneView>,
     steps: Vec<u64>,
+    /// Of each lane.
+    gated: Vec<Option<Gated>>,
     /// Bytes of each tier-0 frame, as a tag.
     frames: Vec<u64>,
     host: BTreeMap<u32, u64>,
@@ -118,6 +128,7 @@ impl Model {
             mover: Mover::new(Arc::clone(&shared)).expect("mover"),
             lanes: (0..LANES).map(|lane| LaneView::new(Arc::clone(&shared), lane).expect("lane")).collect(),
             steps: vec![0; usize::from(LANES)],
+            gated: (0..LANES).map(|_| None).collect(),
             frames: vec![GARBAGE; FRAMES.iter().sum::<u32>() as usize],
             host: BTreeMap::new(),
             engine: BTreeMap::new(),
@@ -374,12 +385,28 @@ impl Model {
         let lane = &mut self.lanes[at];
         if !lane.active() {
             self.steps[at] += 1;
-            lane.begin(self.steps[at]);
+            if lane.begin(self.steps[at]) && self.random.below(3) == 0 {
+                self.gated[at] = Some(Gated::default());
+            }
             return;
         }
-        match self.random.below(if self.moves { 3 } else { 6 }) {
-            0 => lane.end(),
-            to => {
+        match (self.random.below(if self.moves { 3 } else { 6 }), &mut self.gated[at]) {
+            (0, gated) => {
+                lane.end();
+                *gated = None;
+            }
+            (to, Some(gated)) => {
+                match gated.complete {
+                    0 => lane.boundary(0),
+                    complete => lane.refresh_keeping(|_, plane| plane < complete),
+                }
+                if to == 1 && gated.complete < PLANES {
+                    let pages = self.tags.iter().filter(|((_, plane), _)| *plane == gated.complete);
+                    gated.reads.extend(pages.filter_map(|(page, tag)| Some((lane.frame(page.0, page.1)?, *tag))));
+                    gated.complete += 1;
+                }
+            }
+            (to, None) => {
                 let plane = (lane.position() % u64::from(PLANES)) as u16;
                 lane.boundary((plane + u16::from(to == 1)).min(PLANES - 1));
             }
@@ -396,6 +423,9 @@ impl Model {
         self.next += 1;
         self.frames[frame as usize] = tag;
         self.tags.insert(page, tag);
+        for gated in self.gated.iter_mut().flatten() {
+            gated.reads.entry(frame).and_modify(|bytes| *bytes = tag);
+        }
     }
 
     fn writable(&self, page: Page) -> bool {
@@ -546,6 +576,12 @@ impl Model {
                 }
             }
         }
+        for (lane, gated) in self.gated.iter().enumerate() {
+            let mut reads = gated.iter().flat_map(|gated| &gated.reads);
+            if let Some((frame, _)) = reads.find(|(frame, bytes)| self.frames[**frame as usize] != **bytes) {
+                return Err(format!("frame {frame} was overwritten in a gated step of lane {lane}, which may read it"));
+            }
+        }
         for pinned in &self.pins {
             let gone = |(page, frame): &&(Page, u32)| self.shared.resident(page.0, page.1) != Some(*frame);
             if let Some((page, frame)) = pinned.kept.iter().find(gone) {
@@ -558,9 +594,9 @@ impl Model {
     /// Run everything to its end while lanes and devices go on. Then every table must equal the model's.
     fn drain(&mut self) -> Result<(), String> {
         for round in 0..10 * u64::from(JOBS) {
-            for (lane, step) in self.lanes.iter_mut().zip(&mut self.steps) {
-                // Lanes need not become quiescent for any job except a Move.
-                if round % 2 == 0 && lane.active() {
+            for ((lane, step), gated) in self.lanes.iter_mut().zip(&mut self.steps).zip(&mut self.gated) {
+                // Lanes need not become quiescent for any job except a Move, or while a gated step is open.
+                if round % 2 == 0 && lane.active() && gated.take().is_none() {
                     lane.boundary(PLANES - 1);
                     continue;
                 }

@@ -290,7 +290,8 @@ impl LaneView {
     fn keeps(&self, update: &Update, keeps: &impl Fn(u32, u16) -> bool) -> bool {
         let planes = self.shared.geometry().plane_count();
         let shown = self.table[update.page as usize] == entry_of(update.frame);
-        shown && keeps(update.page / planes, (update.page % planes) as u16)
+        let kept = shown && keeps(update.page / planes, (update.page % planes) as u16);
+        kept && !mutants::on(Mutant::GatedStepKeepsNothing)
     }
 
     /// Report whether the use at `use_pos` of a frame's page is over. It is over if the position is greater; or if it is equal

@@ -95,7 +95,8 @@ struct Work {
     kind: JobKind,
     job: Job,
     plan: Plan,
-    /// Log index after the job's last invalidation.
+    /// Log indices before the job's first invalidation and after its last one.
+    before: u64,
     after: u64,
     generation: u32,
     taken_ns: u64,
@@ -146,6 +147,7 @@ impl Mover {
             kind: JobKind::Install,
             job: Job::default(),
             plan: Plan::default(),
+            before: 0,
             after: 0,
             generation: 0,
             taken_ns: 0,
@@ -262,6 +264,7 @@ impl Mover {
             kind,
             job: *job,
             plan,
+            before: 0,
             after: 0,
             generation,
             taken_ns: now_ns,
@@ -273,6 +276,7 @@ impl Mover {
         }
         let use_lane = if kind == JobKind::Drop { NONE_U16 } else { job.use_lane };
         let victims = std::mem::take(&mut self.victims);
+        self.work[slot as usize].before = self.end;
         for &(page, frame) in &victims {
             self.shared.show(frame, None);
             self.write(slot, Update::invalidate(page, frame, slot, use_lane, job.use_pos));
@@ -347,7 +351,7 @@ impl Mover {
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.retain(|slot| {
             let work = &self.work[*slot as usize];
-            let passed = self.shared.passed(work.after, *slot);
+            let passed = self.shared.passed((work.before, work.after), *slot);
             if passed {
                 self.advance(*slot);
             }

@@ -35,12 +35,14 @@ pub enum Mutant {
     BeginIgnoresGate,
     /// A copy out of an engine's own block is reported as ended when it begins.
     GatherEndsEarly,
+    /// A lane gives up pages of a gated step before its end.
+    GatedStepKeepsNothing,
 }
 
 #[cfg(feature = "mutants")]
 impl Mutant {
     /// Every mutant.
-    pub const ALL: [Mutant; 15] = [
+    pub const ALL: [Mutant; 16] = [
         Mutant::NoBoundaryWait,
         Mutant::VictimStaysInstalled,
         Mutant::UnconditionalInvalidate,
@@ -56,6 +58,7 @@ impl Mutant {
         Mutant::MoveInStep,
         Mutant::BeginIgnoresGate,
         Mutant::GatherEndsEarly,
+        Mutant::GatedStepKeepsNothing,
     ];
 
     /// Return the mutant's name, as tests print it.
@@ -77,6 +80,7 @@ impl Mutant {
             Mutant::MoveInStep => "MoveInStep",
             Mutant::BeginIgnoresGate => "BeginIgnoresGate",
             Mutant::GatherEndsEarly => "GatherEndsEarly",
+            Mutant::GatedStepKeepsNothing => "GatedStepKeepsNothing",
         }
     }
 }

@@ -204,15 +204,15 @@ impl Shared {
         self.lanes.iter().map(|lane| lane.applied.load(Ordering::Acquire)).min().unwrap_or(QUIESCENT)
     }
 
-    /// Report whether no lane can read the page that an invalidation removed (rule 5). `after` is the log index after the
-    /// invalidation.
-    pub(super) fn passed(&self, after: u64, slot: u32) -> bool {
+    /// Report whether no lane can read the pages that a job's invalidations removed (rule 5), which have the log indices from `before`
+    /// to `after`. A hold is the index behind one of them; the slot's earlier job may have left an older one.
+    pub(super) fn passed(&self, (before, after): (u64, u64), slot: u32) -> bool {
         if mutants::on(mutants::Mutant::NoBoundaryWait) {
             return true;
         }
         self.lanes.iter().all(|lane| {
             let applied = lane.applied.load(Ordering::Acquire);
-            let held = || lane.holds[slot as usize].load(Ordering::Acquire) == after;
+            let held = || (before + 1..=after).contains(&lane.holds[slot as usize].load(Ordering::Acquire));
             applied == QUIESCENT || (applied >= after && !held())
         })
     }
