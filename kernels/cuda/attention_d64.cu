@@ -5,6 +5,7 @@
 #include "attention/page.cuh"
 #include "attention/conclude.cuh"
 #include "attention/work.cuh"
+#include "attention/list.cuh"
 #include "attention/decode.cuh"
 #include "attention/merge.cuh"
 #include "attention/prefill.cuh"

@@ -26,21 +26,6 @@ constexpr int SLOTS = D <= 64 ? 8 : D == 128 ? 6 : 3;
 template <int D>
 constexpr u32 RING_BYTES = SLOTS<D>* HALF_BYTES<D>;
 
-// One page of a warp's list of up to 32, which is in shared memory, because attention needs the registers.
-struct Listed {
-    u32 seq, page;
-    i32 frame, first, limit;
-
-    // First tile of the page with a token that some row sees.
-    KVT_DEVICE u32 tile_first(u32 page_tokens) const {
-        return static_cast<u32>(max(first - static_cast<i32>(page * page_tokens), 0)) / TILE;
-    }
-    KVT_DEVICE u32 tile_end(u32 page_tokens) const {
-        i32 left = min(limit - static_cast<i32>(page * page_tokens), static_cast<i32>(page_tokens));
-        return static_cast<u32>(max(left, 0) + static_cast<i32>(TILE) - 1) / TILE;
-    }
-};
-
 // Iterates over the halves of the listed pages ahead of their use: keys, then values, of each tile.
 template <int D>
 struct Loader {
@@ -89,59 +74,16 @@ KVT_DEVICE void attention_decode(const AttentionParams& p) {
     }
 #pragma unroll 1
     while (parts || work->left(p)) {
-        Unit unit;
-        unit.seq = 0;
-        unit.chunk = blockIdx.y;
-        unit.head = blockIdx.x / p.tiles;
-        unit.tile = blockIdx.x % p.tiles;
-        unit.chunks = 0;
-        unit.missing = false;
-        if (!parts) {
-            unit = work->now(p);
-        }
+        Unit unit = parts ? unit_of_block(p) : work->now(p);
         const i32 early = parts ? -1 : early_entry(p, unit.seq, unit.chunk);
         const bool failed = lane_failed(p);
         Listed mine;
-        mine.seq = mine.page = 0;
-        mine.frame = -1;
-        mine.first = mine.limit = 0;
         u32 todo;  // pages of the list that this warp computes
         if (parts) {
             const u32 item = (unit.chunk * WARPS + warp) * p.items_per_warp + lane;
-            if (!failed && lane < p.items_per_warp && item < p.item_count) {
-                uint2 listed = reinterpret_cast<const uint2*>(p.items)[item];
-                mine.seq = listed.x;
-                mine.page = listed.y;
-                if (mine.seq < p.seqs && mine.page < p.pages_max) {
-                    mine.frame = entry_of(p, mine.seq, mine.page);
-                    Span s = span_of(p, mine.seq, unit.tile * ROWS, ROWS);
-                    mine.first = s.first;
-                    mine.limit = s.limit;
-                    if (mine.frame >= 0 && unit.head == 0 && unit.tile == 0) {
-                        reinterpret_cast<u32*>(p.stamps)[static_cast<u64>(mine.seq) * p.pages_max + mine.page] = p.epoch;
-                    }
-                }
-            }
-            todo = __ballot_sync(FULL, mine.frame >= 0 && mine.tile_first(p.page_tokens) < mine.tile_end(p.page_tokens));
+            todo = list_item<ROWS>(p, unit, item, failed, unit.head == 0 && unit.tile == 0, mine);
         } else {
-            const Span s = span_of(p, unit.seq, unit.tile * ROWS, ROWS);
-            const Chunks range = chunks_of(p, s);
-            unit.chunks = failed || range.count == TOO_MANY ? 0 : range.count;
-            if (unit.chunks == 0 && unit.chunk == 0) {
-                write_unread<T, D>(p, task_of<ROWS>(p, unit.seq, unit.head, unit.tile), !failed && range.count == 0);
-            }
-            mine.seq = unit.seq;
-            mine.page = (range.first + unit.chunk) * p.chunk_pages + lane;
-            mine.first = s.first;
-            mine.limit = s.limit;
-            bool inside = unit.chunk < unit.chunks && lane < p.chunk_pages &&
-                          mine.page * p.page_tokens < static_cast<u32>(s.limit) &&
-                          (mine.page + 1) * p.page_tokens > static_cast<u32>(s.first);
-            if (inside) {
-                mine.frame = range.first == 0 ? early : entry_of(p, mine.seq, mine.page);
-            }
-            unit.missing = __ballot_sync(FULL, inside && mine.frame < 0) != 0;
-            todo = unit.missing ? 0 : __ballot_sync(FULL, inside) & (0x11111111u << warp);
+            todo = list_chunk<T, D, ROWS>(p, unit, early, failed, mine) & (0x11111111u << warp);
         }
         list[lane] = mine;
         work->hold(unit);

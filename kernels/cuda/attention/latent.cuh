@@ -121,62 +121,19 @@ KVT_DEVICE void attention_latent(const AttentionParams& p) {
     }
 #pragma unroll 1
     while (parts || work->left(p)) {
-        Unit unit;
-        unit.seq = 0;
-        unit.chunk = blockIdx.y;
-        unit.head = blockIdx.x / p.tiles;
-        unit.tile = blockIdx.x % p.tiles;
-        unit.chunks = 0;
-        unit.missing = false;
-        if (!parts) {
-            unit = work->now(p);
-        }
+        Unit unit = parts ? unit_of_block(p) : work->now(p);
         const i32 early = parts ? -1 : early_entry(p, unit.seq, unit.chunk);
         const bool failed = lane_failed(p);
         Listed mine;
-        mine.seq = mine.page = 0;
-        mine.frame = -1;
-        mine.first = mine.limit = 0;
         u32 todo;
         if (parts) {
             const u32 item = unit.chunk * p.items_per_warp + lane;
-            if (!failed && lane < p.items_per_warp && item < p.item_count) {
-                uint2 listed = reinterpret_cast<const uint2*>(p.items)[item];
-                mine.seq = listed.x;
-                mine.page = listed.y;
-                if (mine.seq < p.seqs && mine.page < p.pages_max) {
-                    mine.frame = entry_of(p, mine.seq, mine.page);
-                    Span s = span_of(p, mine.seq, unit.tile * ROWS, ROWS);
-                    mine.first = s.first;
-                    mine.limit = s.limit;
-                    if (mine.frame >= 0 && unit.tile == 0 && warp == 0) {
-                        reinterpret_cast<u32*>(p.stamps)[static_cast<u64>(mine.seq) * p.pages_max + mine.page] = p.epoch;
-                    }
-                }
-            }
-            todo = __ballot_sync(FULL, mine.frame >= 0 && mine.tile_first(p.page_tokens) < mine.tile_end(p.page_tokens));
+            todo = list_item<ROWS>(p, unit, item, failed, unit.tile == 0 && warp == 0, mine);
             if (todo == 0) {
                 return;
             }
         } else {
-            const Span s = span_of(p, unit.seq, unit.tile * ROWS, ROWS);
-            const Chunks range = chunks_of(p, s);
-            unit.chunks = failed || range.count == TOO_MANY ? 0 : range.count;
-            if (unit.chunks == 0 && unit.chunk == 0) {
-                write_unread<T, VALUE>(p, task_of<ROWS>(p, unit.seq, unit.head, unit.tile), !failed && range.count == 0);
-            }
-            mine.seq = unit.seq;
-            mine.page = (range.first + unit.chunk) * p.chunk_pages + lane;
-            mine.first = s.first;
-            mine.limit = s.limit;
-            const bool inside = unit.chunk < unit.chunks && lane < p.chunk_pages &&
-                                mine.page * p.page_tokens < static_cast<u32>(s.limit) &&
-                                (mine.page + 1) * p.page_tokens > static_cast<u32>(s.first);
-            if (inside) {
-                mine.frame = range.first == 0 ? early : entry_of(p, mine.seq, mine.page);
-            }
-            unit.missing = __any_sync(FULL, inside && mine.frame < 0);
-            todo = unit.missing ? 0 : __ballot_sync(FULL, inside);
+            todo = list_chunk<T, VALUE, ROWS>(p, unit, early, failed, mine);
         }
         if (warp == 0) {
             listed[lane] = mine;
