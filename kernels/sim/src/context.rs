@@ -6,21 +6,26 @@ use crate::{
 };
 use std::{
     cell::RefCell,
-    sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+    },
 };
 
 /// A device. Its index in [`DEVICES`] is its number.
 pub(crate) struct Device {
-    /// Number of holders of its primary context.
+    /// Number of holders of its primary context; `holding` is locked while it changes, and until the last one's end is done.
     held: AtomicUsize,
+    holding: Mutex<()>,
     /// The result that made it lost, or 0.
     lost: AtomicU32,
     /// Bytes allocated.
     pub used: AtomicUsize,
 }
 
-static DEVICES: [Device; DEVICES_MAX] =
-    [const { Device { held: AtomicUsize::new(0), lost: AtomicU32::new(0), used: AtomicUsize::new(0) } }; DEVICES_MAX];
+static DEVICES: [Device; DEVICES_MAX] = [const {
+    Device { held: AtomicUsize::new(0), holding: Mutex::new(()), lost: AtomicU32::new(0), used: AtomicUsize::new(0) }
+}; DEVICES_MAX];
 
 /// Whether cuInit was called, and the process that called it.
 static STARTED: AtomicBool = AtomicBool::new(false);
@@ -56,15 +61,20 @@ pub(crate) fn device(at: usize) -> Option<&'static Device> {
 pub(crate) fn retain(at: usize) -> Result<usize, Code> {
     let device = device(at).ok_or(code::INVALID_DEVICE)?;
     lost_code(device)?;
+    let _holding = device.holding.lock().unwrap_or_else(PoisonError::into_inner);
     device.held.fetch_add(1, Ordering::Relaxed);
     Ok(handle(at))
 }
 
-/// Release a primary context; return whether nothing holds it any more.
-pub(crate) fn release(at: usize) -> Result<bool, Code> {
+/// Release a primary context. If nothing holds it any more, `reset` it before another call can retain it.
+pub(crate) fn release(at: usize, reset: impl FnOnce()) -> Result<(), Code> {
     let device = device(at).ok_or(code::INVALID_DEVICE)?;
+    let _holding = device.holding.lock().unwrap_or_else(PoisonError::into_inner);
     let held = device.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| held.checked_sub(1));
-    held.map(|before| before == 1).map_err(|_| code::INVALID_CONTEXT)
+    if held.map_err(|_| code::INVALID_CONTEXT)? == 1 {
+        reset();
+    }
+    Ok(())
 }
 
 fn lost_code(device: &Device) -> Result<(), Code> {

@@ -57,6 +57,19 @@ struct Host {
     before: VecDeque<Weak<Clock>>,
 }
 
+impl Host {
+    /// Drop the values that no operation keeps alive any more, up to the first that one does. Return that one, or the newest.
+    fn oldest(&mut self) -> Arc<Clock> {
+        while let Some(oldest) = self.before.front() {
+            match oldest.upgrade() {
+                Some(oldest) => return oldest,
+                None => self.before.pop_front(),
+            };
+        }
+        Arc::clone(&self.now)
+    }
+}
+
 static HOST: Mutex<Option<Host>> = Mutex::new(None);
 
 /// The last operation of each stream that has ended.
@@ -81,21 +94,16 @@ pub(crate) fn see(clock: &Clock) {
         let mut now = Clock::clone(&host.now);
         now.join(clock);
         let before = std::mem::replace(&mut host.now, Arc::new(now));
-        host.before.push_back(Arc::downgrade(&before));
+        if Arc::strong_count(&before) > 1 {
+            host.before.push_back(Arc::downgrade(&before));
+        }
+        host.oldest();
     }
 }
 
 /// Return what the oldest operation that has not begun has seen: later ones have seen as much.
 fn seen_by_all() -> Arc<Clock> {
-    let mut host = lock(&HOST);
-    let host = host.get_or_insert_default();
-    while let Some(oldest) = host.before.front() {
-        match oldest.upgrade() {
-            Some(oldest) => return oldest,
-            None => host.before.pop_front(),
-        };
-    }
-    Arc::clone(&host.now)
+    lock(&HOST).get_or_insert_default().oldest()
 }
 
 /// Note the end of an operation.

@@ -78,10 +78,10 @@ driver! {
     fn cuDevicePrimaryCtxRelease_v2(at: c_int) {
         let at = device(at)?;
         // The driver resets a primary context that nothing holds.
-        if context::release(at)? {
+        context::release(at, || {
             queue::destroy_all(at);
             kernel::destroy_all(at);
-        }
+        })?;
     }
 
     fn cuCtxGetCurrent(to: *mut usize) {
