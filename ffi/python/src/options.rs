@@ -64,6 +64,7 @@ pub struct Given {
     /// KV heads, channels, and whether numbers are bfloat16; number of pages.
     digests: Option<(u16, u16, bool, u32)>,
     max_stall: f64,
+    numa_node: Option<u16>,
 }
 
 impl Given {
@@ -139,6 +140,7 @@ impl Given {
             guaranteed_blocks: self.guaranteed_blocks,
             digests,
             max_stall: seconds("max_stall", self.max_stall)?,
+            numa_node: self.numa_node,
             ..Options::new(self.socket, space, tier0_frames)
         })
     }

@@ -6,6 +6,7 @@ Skipped on a machine with a real GPU: there the other tests use it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +46,14 @@ SHAPE = KvShape(kv_heads=2, page_tokens=16, head_dim=32, dtype=torch.float16)
 def test_the_report_names_what_works() -> None:
     report = _native.gpu_report()
     assert '"vmm":{"works":true' in report and "stand-in" in report
+
+
+def test_a_gpus_numa_node_is_that_of_its_pci_device() -> None:
+    listed = Path("/sys/bus/pci/devices/0000:01:00.0/numa_node")
+    expected = int(listed.read_text()) if listed.exists() else -1
+    assert kvtide.gpu_numa_node(0) == (expected if expected >= 0 else None)
+    with pytest.raises(errors.DeviceFailed, match="no CUDA device 7"):
+        kvtide.gpu_numa_node(7)
 
 
 def test_device_memory_is_said_to_be_a_devices(daemon: PrivateDaemon, device: Device) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import LAYOUTS, PAGE, config, host_pool
+from kvtide import numa
 from kvtide.sglang import pools
 from place import MIB, Place, until
 from kvtide.daemon import PrivateDaemon, PrivateRelay
@@ -361,3 +362,20 @@ def test_pools_whose_tensors_lie_in_another_order_share_nothing() -> None:
     keys_first, values_first = _Apart([whole[0], whole[1]]), _Apart([whole[1], whole[0]])
     assert pools.pieces_order(keys_first) == "0 1"
     assert pools.pieces_order(values_first) == "1 0"
+
+
+def test_sessions_name_the_numa_node_of_the_ranks_gpu(place: Place, opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def of_engine(*device: object) -> int:
+        asked.append(device)
+        return 4
+
+    monkeypatch.setattr(numa, "of_engine", of_engine)
+    backend = opened(config(place), host_pool("mha", LAYOUTS[0]))
+    assert (asked, backend._pools["kv"].target.numa_node) == ([], None), "SGLang on CPUs has no GPU"
+    pool = host_pool("mha", LAYOUTS[0])
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    backend = opened(config(place), pool)
+    assert (asked, backend._pools["kv"].target.numa_node) == ([("cuda", 1)], 4)

@@ -222,3 +222,24 @@ def test_chunks_leave_blocks_as_windows_do() -> None:
     assert plain(False)
     assert not plain(True)
     assert not plain(False, False)
+
+
+def test_the_session_names_the_numa_node_of_the_device_that_has_the_kv(
+    daemon: PrivateDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    given: list[object] = []
+    attach = worker.attach
+
+    def of_engine(*device: object) -> int:
+        asked.append(device)
+        return 7
+
+    def attach_noted(*arguments: Any, **options: Any) -> Any:
+        given.append(options["numa_node"])
+        return attach(*arguments, **options)
+
+    monkeypatch.setattr(worker.numa, "of_engine", of_engine)
+    monkeypatch.setattr(worker, "attach", attach_noted)
+    with Engine(tmp_path, daemon.socket):
+        assert (asked, given) == ([("cpu", None)], [7])

@@ -164,7 +164,8 @@ pub(super) fn connect(options: &Options, tier0: Option<Arc<Tier0>>) -> Result<Co
     let device = device::open(options)?; // a missing device is reported before the daemon is contacted
     // A relay's copies use no device, and its blocks are for engines on any node.
     if !options.relay {
-        hello.numa_node = device::numa_node(&device).or_else(|| numa::of_process(Path::new("/")));
+        let given = options.numa_node.or_else(|| device::numa_node(&device));
+        hello.numa_node = given.or_else(|| numa::of_process(Path::new("/")));
     }
     let attached = kvtide_wire::os::session::attach(&options.socket, &hello, bounded(options.timeout));
     let (socket, welcome, limits, side) = attached.map_err(|e| refused(options, e))?;

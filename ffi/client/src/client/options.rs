@@ -166,6 +166,9 @@ pub struct Options {
     pub relay: bool,
     /// Keep the space on this machine: relays do not hear of it. For a fingerprint that means nothing elsewhere.
     pub local: bool,
+    /// NUMA node on which the daemon places this session's host memory, if it has room there. `None`: the node of `device`, else
+    /// that of the CPUs to which this process is bound, else any. For engines that keep KV in device memory of their own.
+    pub numa_node: Option<u16>,
 }
 
 impl Options {
@@ -191,6 +194,7 @@ impl Options {
             max_stall: Duration::ZERO,
             relay: false,
             local: false,
+            numa_node: None,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Calls: blocking and asynchronous forms, the session's reserve, limits.
 
 use super::fake::{Command, FRAMES, Fake, LONG, PLANES, Script, TOKENS, filled, options};
-use kvtide_client::{Client, Outcome, Request, StepSeq};
+use kvtide_client::{Client, Options, Outcome, Request, StepSeq};
 use kvtide_wire::{
     entry::{Completion, Op},
     status::Status,
@@ -168,4 +168,14 @@ fn handles_have_one_owner_and_are_given_back() {
     assert_eq!((layout.planes.len(), layout.planes[0].frames), (usize::from(PLANES), FRAMES));
     assert_eq!(client.frame_ptr(1).expect("a frame").addr() - layout.tier0.addr(), layout.planes[0].stride as usize);
     assert!(client.frame_ptr(FRAMES).is_none());
+}
+
+#[test]
+fn the_daemon_learns_the_numa_node_that_the_engine_names() {
+    for numa_node in [Some(3), Some(0)] {
+        let fake = Fake::start();
+        let client = Client::attach(Options { numa_node, ..options(fake.socket.clone()) }).expect("attach");
+        assert_eq!(fake.hello().numa_node, numa_node);
+        drop(client);
+    }
 }

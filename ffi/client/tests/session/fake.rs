@@ -86,6 +86,7 @@ pub enum Script {
 pub struct Fake {
     pub socket: PathBuf,
     commands: Sender<Command>,
+    hellos: Receiver<Hello>,
     thread: Option<JoinHandle<Vec<Submission>>>,
 }
 
@@ -117,13 +118,19 @@ impl Fake {
         let name = format!("kvtide-fake-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let socket = std::env::temp_dir().join(name);
         let listener = Listener::bind(&socket, 0o600).expect("listen");
-        let (commands, inbox) = channel();
-        let thread = std::thread::spawn(move || Core::serve(&listener, inbox));
-        Fake { socket, commands, thread: Some(thread) }
+        let ((commands, inbox), (greeted, hellos)) = (channel(), channel());
+        let thread = std::thread::spawn(move || Core::serve(&listener, inbox, &greeted));
+        Fake { socket, commands, hellos, thread: Some(thread) }
     }
 
     pub fn attach(&self) -> Client {
         Client::attach(options(self.socket.clone())).expect("attach")
+    }
+
+    /// Return what the client sent first.
+    #[allow(dead_code)] // not for tests on a device
+    pub fn hello(&self) -> Hello {
+        self.hellos.recv_timeout(LONG).expect("a client attached")
     }
 
     pub fn tell(&self, command: Command) {
@@ -239,7 +246,7 @@ struct Core {
 }
 
 impl Core {
-    fn serve(listener: &Listener, inbox: Receiver<Command>) -> Vec<Submission> {
+    fn serve(listener: &Listener, inbox: Receiver<Command>, greeted: &Sender<Hello>) -> Vec<Submission> {
         let socket = loop {
             if poll::readable(&[listener.as_fd()], Duration::from_millis(20)).expect("poll") != 0
                 && let Some(socket) = listener.accept().expect("accept")
@@ -253,6 +260,7 @@ impl Core {
         let mut buffer = vec![0; MESSAGE_MAX];
         let (len, _) = socket.receive_within(&mut buffer, 0, LONG).expect("hello");
         let hello = Hello::decode(&buffer[..len]).expect("decode");
+        let _ = greeted.send(hello.clone()); // the test may have ended
         let shape = Shape { channels: hello.channels, depth: hello.depth, jobs: 16, lanes: hello.lanes };
         let limits = Limits {
             shape,

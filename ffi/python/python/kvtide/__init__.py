@@ -42,6 +42,7 @@ from ._native import (
     Relay,
     Session,
     __version__,
+    gpu_numa_node,
 )
 from .blocks import Level, Piece
 from .errors import Error
@@ -71,6 +72,7 @@ __all__ = [
     "Space",
     "__version__",
     "attach",
+    "gpu_numa_node",
 ]
 
 
@@ -142,6 +144,7 @@ def attach(
     guaranteed_blocks: int = 0,
     digests: Digests | None = None,
     max_stall: float = 0.0,
+    numa_node: int | None = None,
 ) -> Session:
     """Attach to the daemon that listens at `socket`: allocate tier 0, open the session, start its copy thread.
 
@@ -159,6 +162,10 @@ def attach(
 
     `guaranteed_blocks` is the number of blocks that the session may have at the same time, whatever other sessions do. Blocks that
     other sessions refer to as well do not count. Cached blocks use the memory meanwhile.
+
+    `numa_node` is the node on which the daemon places this session's host memory, if it has room there. Without it that is the node of
+    `device`, else that of the CPUs to which this process is bound. An engine that keeps KV in GPU memory of its own passes
+    `gpu_numa_node` of its GPU.
 
     Raise `DaemonGone` if nothing listens at `socket`, `WrongVersion`, `NotPermitted` or `LimitReached` if the daemon rejects the
     session, `NoSpace` if it cannot guarantee the blocks, and another `kvtide.Error` for other failures.
@@ -187,5 +194,6 @@ def attach(
         "guaranteed_blocks": guaranteed_blocks,
         "digests": None if digests is None else (digests.kv_heads, digests.head_dim, digests.bf16, digests.pages),
         "max_stall": max_stall,
+        "numa_node": numa_node,
     }
     return _native.attach(given)

@@ -37,6 +37,7 @@ __all__ = [
     "block_tables",
     "copy_blocks",
     "dequantize",
+    "gpu_numa_node",
     "gpu_report",
     "image_bytes",
     "local_hash",
@@ -614,6 +615,10 @@ class Kernels:
     def __new__(cls, ordinal: int) -> Kernels: ...
     def append(self, stream: int, new: dict[str, object]) -> None: ...
     def attention(self, config: dict[str, object]) -> Attention: ...
+
+def gpu_numa_node(ordinal: int) -> int | None:
+    """Return the NUMA node whose memory is nearest to a GPU, by the driver's number of it in this process; None if the system does not
+    say. Raise `DeviceFailed` if there is no such device or no driver."""
 
 def gpu_report() -> str: ...
 def local_hash(given: bytes) -> bytes: ...

@@ -32,6 +32,17 @@ pub fn gpu_report(py: Python<'_>) -> PyResult<String> {
     py.detach(|| Driver::probe().map(|driver| driver.report().to_json())).map_err(|e| from(&e))
 }
 
+/// Return the NUMA node whose memory is nearest to a GPU, by the driver's number of it in this process; `None` if the system does not
+/// say. Creates no context. Raises `DeviceFailed` if there is no such device or no driver.
+#[pyfunction]
+pub fn gpu_numa_node(ordinal: u32) -> PyResult<Option<u16>> {
+    let driver = Driver::probe().map_err(|e| from(&e))?;
+    let device = driver.devices().iter().find(|device| device.ordinal == ordinal);
+    let missing =
+        || raise(Status::Device, &format!("no CUDA device {ordinal}: this process sees {}", driver.devices().len()));
+    device.map(|device| device.numa_node).ok_or_else(missing)
+}
+
 /// Attention kernels on one device: write new tokens into their pages, and attend.
 #[pyclass(frozen, module = "kvtide")]
 pub struct Kernels {

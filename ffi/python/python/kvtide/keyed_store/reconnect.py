@@ -41,6 +41,8 @@ class Target:
     depth: int = 64
     #: Limit of one attempt to attach, in seconds.
     timeout: float = 5.0
+    #: NUMA node of the daemon's memory, as `kvtide.attach` takes it.
+    numa_node: int | None = None
 
     def attach(self) -> kvtide.Session:
         """Attach and register the blocks. Return the session."""
@@ -52,6 +54,7 @@ class Target:
             depth=self.depth,
             timeout=self.timeout,
             token_file=self.token_file,
+            numa_node=self.numa_node,
         )
         identity.log_differences(logger, session, self.space)
         try:

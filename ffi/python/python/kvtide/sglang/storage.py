@@ -28,6 +28,7 @@ from sglang.srt.mem_cache.hicache_storage import (
     PoolTransferResult,
 )
 
+from kvtide import numa
 from kvtide.keyed_store import LOCAL, KeyedStore, Target
 from kvtide.keyed_store.store import CHANNELS, DEPTH
 
@@ -45,6 +46,10 @@ LOOKUPS = 128
 SAMPLES_MAX = 1024
 
 
+def _has_gpu() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
 class _Pool:
     """A registered host pool."""
 
@@ -53,7 +58,15 @@ class _Pool:
         self.memory = pools.memory(pool)
         space, parts = identity.space(pool, name, self.memory)
         self.target = Target(
-            config.socket, space, self.memory, config.token_file, channels=CHANNELS, depth=DEPTH, timeout=config.attach_timeout_s
+            config.socket,
+            space,
+            self.memory,
+            config.token_file,
+            channels=CHANNELS,
+            depth=DEPTH,
+            timeout=config.attach_timeout_s,
+            # A rank's scheduler process has chosen its GPU before it makes the pools.
+            numa_node=numa.of_engine("cuda", torch.cuda.current_device()) if _has_gpu() else None,
         )
         what = f"pool {space.name!r}"
         self.blocks = KeyedStore(

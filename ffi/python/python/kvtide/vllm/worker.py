@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .. import Channel, Plane, Session, Space, attach, identity
+from .. import Channel, Plane, Session, Space, attach, identity, numa
 from ..errors import DaemonGone, Error
 from . import fingerprint, layout
 from .chunks import NULL_BLOCK, enlarge
@@ -63,6 +63,7 @@ class WorkerHalf:
         self.geometry: Geometry | None = None
         self._transfer: BlockTransfer | None = None
         self._connection: Connection | None = None
+        self._numa_node: int | None = None
         self._kv_caches: dict[str, Any] = {}
         self._queues: dict[int, queue.SimpleQueue[tuple[Any, Any, float] | None]] = {}
         self._threads: list[threading.Thread] = []
@@ -90,6 +91,8 @@ class WorkerHalf:
         tensors = layout.tensors(self._groups, kv_caches, self._blocks)
         parallel = self._vllm_config.parallel_config
         self._transfer = self._make_transfer(tensors)
+        device = tensors.parts[0].tensor.device
+        self._numa_node = numa.of_engine(device.type, device.index)
         parts = fingerprint.parts(
             self._vllm_config, self._config, f"{self._groups.describe()}; {tensors.describe()}; {self._transfer.fingerprint}"
         )
@@ -132,6 +135,7 @@ class WorkerHalf:
             seqs_max=SEQS_MAX,
             timeout=self._config.attach_timeout_s,
             token_file=self._config.token_file,
+            numa_node=self._numa_node,
         )
         try:
             self._transfer.bind(session)
