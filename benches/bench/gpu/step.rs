@@ -7,7 +7,7 @@ use super::Place;
 use super::figures::Figures;
 use super::session::{Model, Session};
 use crate::private_daemon::{Options as DaemonOptions, PrivateDaemon};
-use kvtide_client::client::{Pass, StepSeq};
+use kvtide_client::client::{Lane, Pass, StepSeq};
 use kvtide_client::cuda::Event;
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ const TARGET: Target = Target::AtMost(10.0);
 const SEQS: u64 = 8;
 /// Blocks of each sequence.
 const BLOCKS: u64 = 8;
-/// Rounds; each has steps with and without kvtide.
+/// Rounds; each has steps of every kind in turn.
 const ROUNDS: usize = 20;
 const STEPS: usize = 50;
 
@@ -33,38 +33,64 @@ pub(super) fn measure(place: &Place, figures: &mut Figures) -> Result<(), BenchE
         step.push(StepSeq { seq: session.prefilled(tokens)?, tokens });
     }
     let done = Event::new(session.stream.device())?;
-    let (mut with, mut without) = (vec![], vec![]);
+    let mut times: [Vec<f64>; Kind::ALL.len()] = Default::default();
     for round in 0..=rounds {
-        for kvtide in [true, false] {
+        for (kind, times) in Kind::ALL.into_iter().zip(&mut times) {
             for _ in 0..STEPS {
                 let began = Instant::now();
-                if kvtide {
-                    trying("begin a step", session.lane.begin(&step))?;
-                    for plane in 0..model.planes {
-                        let Pass::All = trying("cross a boundary", session.lane.boundary(plane))? else {
-                            return Err(BenchError::Odd(format!("missing pages in plane {plane}")));
-                        };
-                    }
-                    trying("end a step", session.lane.end())?;
-                }
-                // Both variants wait for the stream, so that the time includes work enqueued by kvtide.
+                kind.enqueue(&mut session.lane, &step, model.planes)?;
+                // All kinds wait for the stream, so that the time includes work enqueued by kvtide.
                 session.stream.record(&done)?;
                 if !done.wait_until(Instant::now() + TIMEOUT)? {
                     return Err(BenchError::Odd("the stream did not become idle".into()));
                 }
                 // The first round loads code and warms up.
                 if round > 0 {
-                    if kvtide { &mut with } else { &mut without }.push(began.elapsed().as_secs_f64() * 1e6);
+                    times.push(began.elapsed().as_secs_f64() * 1e6);
                 }
             }
         }
     }
     daemon.stop()?;
-    let [with, without] = [&mut with, &mut without].map(|times: &mut Vec<f64>| {
+    let [without, boundaries, gates] = times.map(|mut times| {
         times.sort_by(f64::total_cmp);
         times[times.len() / 2]
     });
-    let what = format!("added time of a step: {SEQS} sequences, {} planes, all resident", model.planes);
-    figures.judged("step_added_us", what, ((with - without).max(0.0), "us"), TARGET);
+    let on = format!("{SEQS} sequences, {} planes, all resident", model.planes);
+    let added = |with: f64| (with - without).max(0.0);
+    figures.judged("step_added_us", format!("added time of a step: {on}"), (added(boundaries), "us"), TARGET);
+    figures.plain("gates_added_us", format!("the same with gates, enqueued one by one: {on}"), added(gates), "us");
     Ok(())
+}
+
+/// What a step calls.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Nothing.
+    Without,
+    Boundaries,
+    /// Gates outside of a graph: a kernel for each plane.
+    Gates,
+}
+
+impl Kind {
+    const ALL: [Kind; 3] = [Kind::Without, Kind::Boundaries, Kind::Gates];
+
+    fn enqueue(self, lane: &mut Lane, step: &[StepSeq], planes: u16) -> Result<(), BenchError> {
+        if let Kind::Without = self {
+            return Ok(());
+        }
+        trying("begin a step", lane.begin(step))?;
+        if let Kind::Gates = self {
+            trying("open the gates", lane.open_gates())?;
+        }
+        for plane in 0..planes {
+            if let Kind::Gates = self {
+                trying("enqueue a gate", lane.gate(plane))?;
+            } else if trying("cross a boundary", lane.boundary(plane))? != Pass::All {
+                return Err(BenchError::Odd(format!("missing pages in plane {plane}")));
+            }
+        }
+        trying("end a step", lane.end())
+    }
 }

@@ -6,7 +6,7 @@ use super::{
 };
 use kvtide_client::{Client, Options, Pass, StepSeq, cuda::Pinned};
 use kvtide_cuda_sim::Graph;
-use kvtide_wire::{entry::Op, status::Status};
+use kvtide_wire::{entry::Op, geometry::PlaneKind, status::Status};
 use std::time::Duration;
 
 const BLOCKS: u32 = 3;
@@ -22,8 +22,14 @@ struct Scene {
 
 /// Create a sequence, and another one that no step reads.
 fn scene(timeout: Duration) -> (Scene, u32) {
+    scene_of(|options| options.timeout = timeout)
+}
+
+fn scene_of(change: impl FnOnce(&mut Options)) -> (Scene, u32) {
     let fake = Fake::start();
-    let client = Client::attach(Options { timeout, ..on_device(&fake) }).expect("attach");
+    let mut options = on_device(&fake);
+    change(&mut options);
+    let client = Client::attach(options).expect("attach");
     let mut channel = client.channel(0).expect("channel");
     let mut bound = Bound::new(&client, 0);
     let seqs = [(); 2].map(|()| filled(&mut channel, &mut bound, BLOCKS));
@@ -179,6 +185,34 @@ fn pages_may_be_evicted_at_any_time() {
         s.bound.lane.end().expect("end");
         s.bound.same_table();
     }
+}
+
+#[test]
+fn a_gate_waits_only_for_pages_in_its_planes_window() {
+    let (mut s, _) = scene_of(|options| options.space.planes[1].kind = PlaneKind::Window { tokens: TOKENS as u32 });
+    let replay = Replay::new(&mut s);
+    let blocks = s.client.seq_blocks(s.seq).expect("blocks");
+    s.evict(0, 1);
+    for round in 0..3 {
+        // One page in the window, and one of the plane without a window.
+        [(2, 1), (1, 0)].into_iter().for_each(|(index, plane)| s.evict(index, plane));
+        s.begin();
+        s.bound.lane.open_gates().expect("at once");
+        replay.launch(&s);
+        s.bound.lane.end().expect("end");
+        s.bound.done();
+        s.bound.lane.check().unwrap_or_else(|error| panic!("round {round}: {error}"));
+        replay.check(&s, 0);
+        let (table, frames) = (replay.table(1), bytes(&replay.seen[1].1));
+        let entry = |index: usize| table[blocks[index] as usize * usize::from(PLANES) + 1];
+        assert_eq!(entry(0), 0, "no step reads this page");
+        let page = &frames[(entry(2) as usize - 1) * STRIDE..][..PAGE];
+        assert!(page.iter().all(|b| *b == byte(s.seq, 2, 1)), "round {round}");
+    }
+    let asked = s.fake.die();
+    let faults = asked.iter().filter(|asked| asked.op == Op::Fault as u16);
+    let faults: Vec<(u32, u16)> = faults.map(|asked| (asked.first, asked.flags)).collect();
+    assert!(faults.contains(&(2, 1)) && !faults.contains(&(0, 1)), "{faults:?}");
 }
 
 #[test]

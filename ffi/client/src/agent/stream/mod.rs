@@ -191,6 +191,13 @@ impl LaneStream {
         self.word.is_some() && others.into_iter().all(|(_, marks)| !marks.is_bound())
     }
 
+    /// Return the lane's stream and what it waits for. `what` needs them.
+    fn waiting(&self, side: &Side, what: &'static str) -> Result<(Arc<Stream>, &Watchdog)> {
+        let needs = "the lane must be bound to a stream of a device whose streams can wait";
+        let found = side.stream.clone().zip(self.word.as_ref());
+        found.ok_or_else(|| Error::Unsupported { what: what.into(), needs: needs.into() })
+    }
+
     /// Bind the lane to a stream, after its work on the previous one. Only between steps.
     pub fn bind(&self, stream: &Arc<Stream>) -> Result<()> {
         self.marks[self.lane].bind(stream)?;
@@ -256,12 +263,7 @@ impl LaneStream {
     /// number.
     pub fn wait(&self) -> Result<Option<Wait>> {
         let mut side = self.side();
-        let (Some(stream), Some(word)) = (side.stream.clone(), &self.word) else {
-            return Err(Error::Unsupported {
-                what: "a boundary completed later".into(),
-                needs: "the lane must be bound to a stream of a device whose streams can wait".into(),
-            });
-        };
+        let (stream, word) = self.waiting(&side, "a boundary completed later")?;
         if side.waits >= WAITS_MAX || !side.ring.has_flight()? {
             return Ok(None);
         }
@@ -342,12 +344,7 @@ impl LaneStream {
     /// updates and marks of the step, until then, belong to it. The mark is a point before the step's work (protocol rule 11).
     pub fn open_gates(&self) -> Result<()> {
         let mut side = self.side();
-        let (Some(stream), Some(word)) = (side.stream.clone(), &self.word) else {
-            return Err(Error::Unsupported {
-                what: "gates".into(),
-                needs: "the lane must be bound to a stream of a device whose streams can wait".into(),
-            });
-        };
+        let (stream, word) = self.waiting(&side, "gates")?;
         let step = side.steps + 1;
         if side.ends.len() as u64 == SLOTS {
             if let Some(flight) = side.ends[0] {
@@ -371,16 +368,11 @@ impl LaneStream {
     /// Enqueue the gate of a plane, or capture it. Outside of a gated step it does nothing.
     pub fn gate(&self, plane: u16) -> Result<()> {
         let side = self.side();
-        let (Some(stream), Some(word)) = (&side.stream, &self.word) else {
-            return Err(Error::Unsupported {
-                what: "gates".into(),
-                needs: "the lane must be bound to a stream of a device whose streams can wait".into(),
-            });
-        };
+        let (stream, word) = self.waiting(&side, "gates")?;
         if stream.is_capturing()? {
             word.gates().capture();
         }
-        side.ring.gate(stream, word.gates(), plane.into())
+        side.ring.gate(&stream, word.gates(), plane.into())
     }
 
     /// Complete planes of the gated step with the updates so far, or complete all planes that are left with an error. Return true if
