@@ -284,9 +284,10 @@ impl Core {
 
     /// Record a predicted load that was sent.
     pub(super) fn begin_trial(&mut self, s: u16, what: Promotion, page: u32, frame: u32) {
-        let trials = &mut self.sessions[usize::from(s)].prediction.trials;
-        if trials.len() < trials.capacity().min(TRIALS_MAX) {
-            trials.push(Trial { what, page, frame, late: false });
+        let session = &mut self.sessions[usize::from(s)];
+        // Not by the list's capacity: a replayed core has another one.
+        if session.prediction.trials.len() < session.frames.len().min(TRIALS_MAX) {
+            session.prediction.trials.push(Trial { what, page, frame, late: false });
         }
     }
 
