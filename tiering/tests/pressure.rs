@@ -76,6 +76,27 @@ fn a_store_keeps_at_its_deadline_what_found_room() {
     assert_eq!(found(&mut w, &prefix), 4);
 }
 
+/// Everything that it stores is cached already, but it waits behind a store that needs room.
+#[test]
+fn a_store_of_cached_blocks_that_is_to_be_durable_ends_at_its_deadline() {
+    let mut w = world(4, |_| {});
+    let cached = hashes(1, 4);
+    let tag = ask_store(&mut w, &cached, 0);
+    while w.run_job(0) {
+        w.settle();
+    }
+    assert_eq!(w.answer(0, tag).unwrap().status, Status::Ok);
+    ask_store(&mut w, &hashes(2, 8), 1_000_000);
+    let engine: Vec<u32> = (0..4).collect();
+    let request =
+        Request::StoreBlocks { first: 0, parent: 0, hashes: &cached, engine: &engine, level: Level::Durable };
+    let tag = w.ask_for(0, request, 100);
+    assert_eq!(w.answer(0, tag), None, "it waits for the disk");
+    w.now += 100;
+    w.event(Event::Tick).unwrap();
+    assert_eq!(w.answer(0, tag).map(|done| done.status), Some(Status::TimedOut));
+}
+
 #[test]
 fn a_store_without_an_id_at_its_deadline_is_not_admitted() {
     let mut w = world(64, |cfg| cfg.limits.blocks_max = 8);

@@ -242,6 +242,10 @@ impl Core {
         let rec = self.sessions[usize::from(s)].ops[op];
         if rec.status == Status::Ok && level != Level::Published && above != NONE {
             self.wait_until_persisted(s, op, above, level);
+            // Its deadline is over and forgotten, so nothing else would end it.
+            if late && self.sessions[usize::from(s)].ops[op].phase == Phase::Persisting {
+                self.fail_op(s, op, Status::TimedOut);
+            }
         }
     }
 
