@@ -88,8 +88,7 @@ fn a_store_of_cached_blocks_that_is_to_be_durable_ends_at_its_deadline() {
     assert_eq!(w.answer(0, tag).unwrap().status, Status::Ok);
     ask_store(&mut w, &hashes(2, 8), 1_000_000);
     let engine: Vec<u32> = (0..4).collect();
-    let request =
-        Request::StoreBlocks { first: 0, parent: 0, hashes: &cached, engine: &engine, level: Level::Durable };
+    let request = Request::StoreBlocks { first: 0, parent: 0, hashes: &cached, engine: &engine, level: Level::Durable };
     let tag = w.ask_for(0, request, 100);
     assert_eq!(w.answer(0, tag), None, "it waits for the disk");
     w.now += 100;
