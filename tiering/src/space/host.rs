@@ -74,7 +74,8 @@ impl Core {
                 For::Waiting => self.reclaim_host(s, class),
                 _ => self.reclaim_unpublished(s, class),
             }
-            if to == For::Publish && self.host.free_frames(class) == 0 && !self.is_busy(class) {
+            let comes = self.is_busy(class) || self.is_quarantine_ending();
+            if to == For::Publish && self.host.free_frames(class) == 0 && !comes {
                 self.no_room_for(self.geo.block_of(page));
             }
         }

@@ -137,7 +137,7 @@ impl Session {
                 !cx.geometry.roomy || faults.hurry + faults.endless + faults.refuse > 0 || faults.disk.delays()
             }
             Status::NoSpace if pending.op == Op::Publish && cx.ledger.errors > 0 => true,
-            Status::NoSpace if pending.op == Op::Reserve && self.guarantee_covers(cx, pending) => false,
+            Status::NoSpace if pending.covered && self.guarantee_covers(cx, pending) => false,
             Status::NoSpace | Status::TooBig => !cx.geometry.roomy || faults.refuse > 0 || !faults.disk.works(),
             // Pages that left a window, and older snapshots, are dropped, even if a later request would pin them or truncate to
             // them.

@@ -16,6 +16,7 @@ impl Session {
         entry.count = count;
         entry.timeout_us = hurry(cx);
         pending.count = u64::from(count);
+        pending.covered = self.guarantee_covers(cx, &pending);
         self.send_exclusive(cx, channel, slot, entry, &[], pending);
     }
 
@@ -25,6 +26,7 @@ impl Session {
         entry.count = count;
         entry.timeout_us = hurry(cx);
         pending.count = u64::from(count);
+        pending.covered = self.guarantee_covers(cx, &pending);
         self.send(cx, channel, entry, &[], pending);
     }
 

@@ -103,6 +103,8 @@ pub struct Pending {
     pub hole: Option<u32>,
     /// Number of the lookup's hashes that must be found.
     pub must_find: u32,
+    /// When it was sent, the session's guarantee covered it. It may have been refused then, and the answer be read much later.
+    pub covered: bool,
     /// Data of a request about blocks.
     pub blocks: Option<Box<Asked>>,
 }
@@ -361,6 +363,7 @@ impl Pending {
             lane: None,
             hole: None,
             must_find: 0,
+            covered: false,
             blocks: None,
         }
     }

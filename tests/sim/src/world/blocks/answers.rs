@@ -68,7 +68,9 @@ impl Session {
             return self
                 .impossible(pending, format!("found {blocks} blocks, from {:?} on of another chain", pending.hole));
         }
-        let held = cx.now() < asked.until_us && nothing_is_lost(cx);
+        // Where room is short, another shard's copy may have been dropped: a lease holds those of its own shard.
+        let whole = cx.geometry.config.shards == 1 || cx.geometry.roomy;
+        let held = cx.now() < asked.until_us && nothing_is_lost(cx) && whole;
         let known = probes.iter().filter(|at| **at < asked.known).count() as u32;
         // A prefix for which some shard lacks the windows is reported shorter.
         let stays = (held || asked.until_us == 0 && everything_stays(cx)) && !cx.geometry.discards();
