@@ -203,6 +203,44 @@ fn nobody_waits_long_for_a_lost_sessions_process() {
     assert_eq!(w.answer(1, tag).unwrap().status, Status::NoSpace);
 }
 
+/// The only host frame is in quarantine. A park and a publish wait for it as long as the lost session's process may exit soon.
+#[test]
+fn parks_and_publishes_wait_for_a_lost_sessions_process_and_not_for_long() {
+    for exits in [true, false] {
+        let mut w = world(|cfg| {
+            nvme(cfg);
+            cfg.limits.host_bytes_max = STRIDE;
+        });
+        (w.node_frames, w.slab_frames) = (vec![1], 1);
+        (w.disk.node_slots, w.disk.slab_slots) = (256, 64);
+        w.attach(2, 1, &[8]);
+        w.eager = true;
+        w.ok(2, Request::SeqCreate { seq: 0 });
+        w.fill(2, 0, 1, 1);
+        w.ok(2, Request::SeqCreate { seq: 1 });
+        let block = w.ok(2, Request::Reserve { seq: Some(1), count: 1 }).list[0];
+        w.write(2, block, 0);
+        w.ok(2, Request::Commit { seq: 1, tokens: 1 });
+        w.eager = false;
+        ask_store(&mut w, 0, &hashes(3, 1), u64::MAX);
+        assert_eq!(w.agents[&0].jobs.len(), 1, "its copy may write the frame");
+        w.event(Event::SessionLost { session: 0 }).unwrap();
+        w.agents.remove(&0);
+        w.eager = true;
+        let hashes = hashes(5, 1);
+        let publish = Request::Publish { seq: 0, first: 0, parent: 0, hashes: &hashes, level: Level::Stored };
+        let tags = [w.ask_for(2, publish, 60_000_000), w.ask_for(2, Request::Park { seq: 1, due_us: 0 }, 60_000_000)];
+        let answers = |w: &World| tags.map(|tag| w.answer(2, tag).map(|done| done.status));
+        assert_eq!(answers(&w), [None, None], "the process may exit soon");
+        match exits {
+            true => w.event(Event::SessionExited { session: 0 }).unwrap(),
+            false => pass(&mut w, 5_000_000),
+        }
+        let expected = if exits { Status::Ok } else { Status::NoSpace };
+        assert_eq!(answers(&w), [Some(expected); 2], "{exits}");
+    }
+}
+
 #[test]
 fn a_lease_longer_than_the_longest_is_refused() {
     let mut w = world(|cfg| cfg.policy.lease_us_max = 1_000);

@@ -31,8 +31,8 @@ KVT_DEVICE Unit unit_of_block(const AttentionParams& p) {
     return unit;
 }
 
-// Reads an item of the list into `mine`. Returns a bit for each lane whose page is to be computed. With `stamps` it notes that the
-// page has been computed.
+// Reads an item of the list into `mine`. Returns a bit for each lane whose page is to be computed. With `stamps` it marks the page
+// with the launch's epoch.
 template <int ROWS>
 KVT_DEVICE u32 list_item(const AttentionParams& p, const Unit& unit, u32 item, bool failed, bool stamps, Listed& mine) {
     mine.seq = mine.page = 0;
@@ -55,7 +55,7 @@ KVT_DEVICE u32 list_item(const AttentionParams& p, const Unit& unit, u32 item, b
     return __ballot_sync(FULL, mine.frame >= 0 && mine.tile_first(p.page_tokens) < mine.tile_end(p.page_tokens));
 }
 
-// Reads a page of the unit's chunk into `mine`, and completes the unit. Returns a bit for each lane whose page is to be computed, none
+// Reads a page of the unit's chunk into `mine`, and sets the unit's `chunks` and `missing`. Returns a bit for each lane whose page is to be computed, none
 // if a page of the chunk is not readable. `early` is the lane's entry of a sequence that is read from its start.
 template <class T, int D, int ROWS>
 KVT_DEVICE u32 list_chunk(const AttentionParams& p, Unit& unit, i32 early, bool failed, Listed& mine) {

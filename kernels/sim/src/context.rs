@@ -14,7 +14,7 @@ use std::{
 
 /// A device. Its index in [`DEVICES`] is its number.
 pub(crate) struct Device {
-    /// Number of holders of its primary context; `holding` is locked while it changes, and until the last one's end is done.
+    /// Number of holders of its primary context. `holding` is locked while it changes, and while a context without holders is reset.
     held: AtomicUsize,
     holding: Mutex<()>,
     /// The result that made it lost, or 0.

@@ -58,15 +58,16 @@ struct Host {
 }
 
 impl Host {
-    /// Drop the values that no operation keeps alive any more, up to the first that one does. Return that one, or the newest.
+    /// Return the oldest value that an operation keeps alive, or the newest. Drop those before it.
     fn oldest(&mut self) -> Arc<Clock> {
-        while let Some(oldest) = self.before.front() {
-            match oldest.upgrade() {
-                Some(oldest) => return oldest,
-                None => self.before.pop_front(),
-            };
+        self.trim();
+        self.before.front().and_then(Weak::upgrade).unwrap_or_else(|| Arc::clone(&self.now))
+    }
+
+    fn trim(&mut self) {
+        while self.before.front().is_some_and(|clock| clock.strong_count() == 0) {
+            self.before.pop_front();
         }
-        Arc::clone(&self.now)
     }
 }
 
@@ -97,7 +98,7 @@ pub(crate) fn see(clock: &Clock) {
         if Arc::strong_count(&before) > 1 {
             host.before.push_back(Arc::downgrade(&before));
         }
-        host.oldest();
+        host.trim();
     }
 }
 

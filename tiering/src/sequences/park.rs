@@ -128,7 +128,7 @@ impl Core {
         }
         let class = self.geo.class_of_page(page);
         let c = &self.host.classes[usize::from(class)];
-        if c.usable() == 0 && !c.asked && !self.is_quarantine_ending() {
+        if c.usable() == 0 && !c.asked && !self.are_frames_coming(class) {
             // Other classes hold all host memory.
             self.fail_op(s, op, Status::NoSpace);
         }

@@ -244,8 +244,9 @@ impl Core {
         true
     }
 
-    /// Drop an entry with an unreferenced shard copy that is only in the session's tier 0. With `used`, copies of other shards may be in
-    /// use: their leases keep a prefix that is not found any more. Return false if there is none near.
+    /// Drop an entry with an unreferenced shard copy that is only in the session's tier 0. With `used`, also one that
+    /// another shard's lease uses: the lease can still be loaded, but lookups do not find its prefix any more. Return false if there is
+    /// none near.
     pub(crate) fn drop_entry_in_tier0(&mut self, s: u16, class: u8, used: bool) -> bool {
         let session = &self.sessions[usize::from(s)];
         let Some(c) = session.classes.get(usize::from(class)) else { return false };

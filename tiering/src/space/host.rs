@@ -74,8 +74,8 @@ impl Core {
                 For::Waiting => self.reclaim_host(s, class),
                 _ => self.reclaim_unpublished(s, class),
             }
-            let comes = self.is_busy(class) || self.is_quarantine_ending();
-            if to == For::Publish && self.host.free_frames(class) == 0 && !comes {
+            let coming = self.is_busy(class) || self.are_frames_coming(class);
+            if to == For::Publish && self.host.free_frames(class) == 0 && !coming {
                 self.no_room_for(self.geo.block_of(page));
             }
         }

@@ -201,6 +201,11 @@ impl Core {
         self.sessions.iter().any(|s| s.life == Life::Lost && is_fresh(s.lost_us))
     }
 
+    /// Return true if host frames of a class are in quarantine and will probably be free soon.
+    pub(crate) fn are_frames_coming(&self, class: u8) -> bool {
+        self.host.classes[usize::from(class)].quarantined > 0 && self.is_quarantine_ending()
+    }
+
     /// End the wait of other requests for a lost session's process after [`LATE_US`].
     pub(crate) fn quarantine_due(&mut self, s: u16) {
         let session = &self.sessions[usize::from(s)];
@@ -209,7 +214,10 @@ impl Core {
         }
         match session.lost_us.saturating_add(LATE_US) {
             due if due > self.now => self.set_timer(due),
-            _ => self.wake_admission(),
+            _ => {
+                self.wake_admission();
+                self.host_freed(); // publishes and parks wait for frames, and learn that none comes
+            }
         }
     }
 }

@@ -166,8 +166,8 @@ pub struct Options {
     pub relay: bool,
     /// Keep the space on this machine: relays do not hear of it. For a fingerprint that means nothing elsewhere.
     pub local: bool,
-    /// NUMA node on which the daemon places this session's host memory, if it has room there. `None`: the node of `device`, else
-    /// that of the CPUs to which this process is bound, else any. For engines that keep KV in device memory of their own.
+    /// NUMA node on which this session asks for host memory. `None`: the node of `device`, else that of the CPUs to which this process
+    /// is bound, else any. For engines that keep KV in device memory of their own. Not used with `relay`.
     pub numa_node: Option<u16>,
 }
 

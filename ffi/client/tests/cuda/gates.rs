@@ -75,6 +75,13 @@ impl Replay {
         words.chunks_exact(4).map(|word| u32::from_ne_bytes(word.try_into().expect("4 bytes"))).collect()
     }
 
+    /// Return a page as the kernels behind the gate of plane `at` read it.
+    fn page(&self, at: u16, block: u32, plane: u16) -> Option<Vec<u8>> {
+        let entry = self.table(at)[block as usize * usize::from(PLANES) + usize::from(plane)];
+        let frame = entry.checked_sub(1)?;
+        Some(bytes(&self.seen[usize::from(at)].1)[frame as usize * STRIDE..][..PAGE].to_vec())
+    }
+
     /// Check that every page of the planes up to this one was readable behind its gate.
     fn check(&self, s: &Scene, plane: u16) {
         let (table, frames) = (self.table(plane), bytes(&self.seen[usize::from(plane)].1));
@@ -203,11 +210,8 @@ fn a_gate_waits_only_for_pages_in_its_planes_window() {
         s.bound.done();
         s.bound.lane.check().unwrap_or_else(|error| panic!("round {round}: {error}"));
         replay.check(&s, 0);
-        let (table, frames) = (replay.table(1), bytes(&replay.seen[1].1));
-        let entry = |index: usize| table[blocks[index] as usize * usize::from(PLANES) + 1];
-        assert_eq!(entry(0), 0, "no step reads this page");
-        let page = &frames[(entry(2) as usize - 1) * STRIDE..][..PAGE];
-        assert!(page.iter().all(|b| *b == byte(s.seq, 2, 1)), "round {round}");
+        assert_eq!(replay.page(1, blocks[0], 1), None, "no step reads this page");
+        assert_eq!(replay.page(1, blocks[2], 1), Some(vec![byte(s.seq, 2, 1); PAGE]), "round {round}");
     }
     let asked = s.fake.die();
     let faults = asked.iter().filter(|asked| asked.op == Op::Fault as u16);
@@ -291,6 +295,32 @@ fn a_page_of_a_complete_plane_stays_until_the_end() {
     assert!(s.bound.lane.pte(blocks[0], 0).is_none());
     s.bound.lane.end().expect("end");
     s.bound.same_table();
+}
+
+#[test]
+fn of_a_complete_plane_only_the_pages_in_its_window_stay() {
+    let (mut s, other) = scene_of(|options| options.space.planes[0].kind = PlaneKind::Window { tokens: TOKENS as u32 });
+    let replay = Replay::new(&mut s);
+    let (blocks, others) = (s.client.seq_blocks(s.seq).expect("blocks"), s.client.seq_blocks(other).expect("blocks"));
+    s.evict(2, 1);
+    others[..2].iter().for_each(|block| assert_eq!(s.fake.evict(*block, 0), Status::Ok));
+    s.fake.tell(Command::Answer { op: Op::Fault, with: Script::Silence });
+    s.begin();
+    let shown = |block, plane| s.bound.lane.pte(block, plane).expect("shown");
+    let (kept, unread, idle) = (shown(blocks[2], 0), shown(blocks[0], 0), shown(others[1], 1));
+    s.bound.lane.open_gates().expect("at once");
+    let over = s.fake.load_over(others[0], 0, kept, (blocks[2], 0));
+    let freed = s.fake.load_over(others[1], 0, unread, (blocks[0], 0));
+    assert_eq!(freed.recv_timeout(LONG).expect("the step does not read it"), Status::Ok);
+    let missing = s.fake.load_over(blocks[2], 1, idle, (others[1], 1));
+    assert_eq!(missing.recv_timeout(LONG).expect("loaded"), Status::Ok);
+    replay.launch(&s);
+    s.bound.done();
+    assert!(over.try_recv().is_err(), "the frame is not overwritten during the step");
+    assert_eq!(replay.page(1, blocks[2], 0), Some(vec![byte(s.seq, 2, 0); PAGE]));
+    s.bound.lane.check().expect("nothing failed");
+    s.bound.lane.end().expect("end");
+    assert_eq!(over.recv_timeout(LONG).expect("after the step"), Status::Ok);
 }
 
 #[test]

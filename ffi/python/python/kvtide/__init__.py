@@ -163,8 +163,7 @@ def attach(
     `guaranteed_blocks` is the number of blocks that the session may have at the same time, whatever other sessions do. Blocks that
     other sessions refer to as well do not count. Cached blocks use the memory meanwhile.
 
-    `numa_node` is the node on which the daemon places this session's host memory, if it has room there. Without it that is the node of
-    `device`, else that of the CPUs to which this process is bound. An engine that keeps KV in GPU memory of its own passes
+    `numa_node` is the node on which the session asks for host memory. Without it that is the node of `device`, else that of the CPUs to which this process is bound. An engine that keeps KV in GPU memory of its own passes
     `gpu_numa_node` of its GPU.
 
     Raise `DaemonGone` if nothing listens at `socket`, `WrongVersion`, `NotPermitted` or `LimitReached` if the daemon rejects the

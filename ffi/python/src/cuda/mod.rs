@@ -35,12 +35,15 @@ pub fn gpu_report(py: Python<'_>) -> PyResult<String> {
 /// Return the NUMA node whose memory is nearest to a GPU, by the driver's number of it in this process; `None` if the system does not
 /// say. Creates no context. Raises `DeviceFailed` if there is no such device or no driver.
 #[pyfunction]
-pub fn gpu_numa_node(ordinal: u32) -> PyResult<Option<u16>> {
-    let driver = Driver::probe().map_err(|e| from(&e))?;
+pub fn gpu_numa_node(py: Python<'_>, ordinal: u32) -> PyResult<Option<u16>> {
+    let driver = py.detach(Driver::probe).map_err(|e| from(&e))?;
     let device = driver.devices().iter().find(|device| device.ordinal == ordinal);
-    let missing =
-        || raise(Status::Device, &format!("no CUDA device {ordinal}: this process sees {}", driver.devices().len()));
-    device.map(|device| device.numa_node).ok_or_else(missing)
+    device.map(|device| device.numa_node).ok_or_else(|| {
+        let count = driver.devices().len();
+        let text =
+            format!("no CUDA device {ordinal}: this process sees {count}; check the number and CUDA_VISIBLE_DEVICES");
+        raise(Status::Device, &text)
+    })
 }
 
 /// Attention kernels on one device: write new tokens into their pages, and attend.

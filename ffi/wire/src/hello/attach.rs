@@ -62,7 +62,8 @@ pub struct Hello {
     /// Mapped frames of each size class: frames without memory, which show a page in place in host memory. Within a class they are
     /// numbered after its tier-0 frames.
     pub mapped_frames: u32,
-    /// NUMA node of the engine's device, or of its CPUs if it has none: host memory is best there. `None`: unknown, or several.
+    /// NUMA node on which the engine asks for host memory: one that it names, else that of its device, else that of its CPUs. `None`:
+    /// unknown, or several.
     pub numa_node: Option<u16>,
     /// It is a relay: it may follow the space's feed, and it attaches only to a space that engines have opened.
     pub relay: bool,

@@ -13,7 +13,7 @@ pub(super) const QUIESCENT: u64 = u64::MAX;
 pub(super) struct LaneWords {
     /// Number of log updates that the lane has applied, or [`QUIESCENT`].
     pub applied: AtomicU64,
-    /// For each slot of the mover's jobs, the log index after the invalidation that the lane holds, or 0 (rule 4).
+    /// For each slot of the mover's jobs, the log index after the last invalidation that the lane holds, or 0 (rule 4).
     pub holds: Box<[AtomicU64]>,
 }
 
@@ -205,7 +205,8 @@ impl Shared {
     }
 
     /// Report whether no lane can read the pages that a job's invalidations removed (rule 5), which have the log indices from `before`
-    /// to `after`. A hold is the index behind one of them; the slot's earlier job may have left an older one.
+    /// to `after`. A lane's hold word is the index after the last of them that it holds; a smaller value is left from the slot's
+    /// earlier job.
     pub(super) fn passed(&self, (before, after): (u64, u64), slot: u32) -> bool {
         if mutants::on(mutants::Mutant::NoBoundaryWait) {
             return true;

@@ -191,7 +191,7 @@ impl LaneStream {
         self.word.is_some() && others.into_iter().all(|(_, marks)| !marks.is_bound())
     }
 
-    /// Return the lane's stream and what it waits for. `what` needs them.
+    /// Return the lane's stream and its watchdog. The error names the operation `what`, which needs them.
     fn waiting(&self, side: &Side, what: &'static str) -> Result<(Arc<Stream>, &Watchdog)> {
         let needs = "the lane must be bound to a stream of a device whose streams can wait";
         let found = side.stream.clone().zip(self.word.as_ref());

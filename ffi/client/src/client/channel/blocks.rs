@@ -32,7 +32,8 @@ impl Channel {
     /// Return how many blocks of a prefix are cached. `hashes` are the hashes of its blocks, in order.
     ///
     /// A block is cached only if its parent is cached, so the lookup searches with some of the hashes: two round trips for a
-    /// thousand blocks. The blocks found may be evicted before they are loaded, unless a lease holds them.
+    /// thousand blocks. The blocks found may be evicted before they are loaded, unless a lease of each shard holds
+    /// them.
     ///
     /// # Errors
     /// See [`Channel`].
