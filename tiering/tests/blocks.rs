@@ -225,13 +225,13 @@ fn a_store_of_more_than_host_memory_holds_costs_nothing_that_is_cached() {
     assert_eq!((found(&mut w, &before), found(&mut w, &all)), (4, 12));
 }
 
-/// A fault that costs only copies: it makes tests of this file fail.
+/// A fault that costs only copies: it makes tests of this file fail. Not the one with the only copy in tier 0: there the second copies of
+/// the other shard's pages give way first.
 #[cfg(feature = "mutants")]
 #[test]
 fn dropping_the_parent_of_a_store_is_noticed() {
     use kvtide_tiering::mutants::{self, Mutant};
-    let tests: [fn(); 6] = [
-        the_parent_of_a_store_stays_where_tier_0_has_its_only_copy,
+    let tests: [fn(); 5] = [
         the_parents_of_many_stores_stay_where_the_index_is_full_of_index_only_entries,
         the_parents_of_many_stores_stay_where_slots_are_short,
         the_parent_of_a_store_stays_where_host_memory_is_short,
