@@ -260,7 +260,8 @@ relays_killed() {
 
 # The relay's store against a server of S3.
 s3_store() {
-    local place=${CARGO_TARGET_DIR:-target}/tools/moto
+    local place
+    place=$(realpath -m "${CARGO_TARGET_DIR:-target}/tools/moto") || return 1 # tests run in their package's directory
     [ -x "$place/bin/moto_server" ] || { python3 -m venv "$place" && "$place/bin/pip" install -q 'moto[server]==5.*'; } || return 1
     KVTIDE_MOTO_SERVER=$place/bin/moto_server cargo test -p kvtide-relay --test s3
 }

@@ -48,8 +48,12 @@ impl Session {
     /// Return whether the guarantee covers a reserve together with all blocks that the session has or may get meanwhile, and tier 0
     /// has room for all of them.
     pub(super) fn guarantee_covers(&self, cx: &Context, reserve: &Pending) -> bool {
-        let changes =
-            |op| matches!(op, Op::Fork | Op::Truncate | Op::AttachPrefix | Op::Lease | Op::Guarantee | Op::Tier0Resize);
+        let changes = |op| {
+            matches!(
+                op,
+                Op::Fork | Op::Truncate | Op::SeqDrop | Op::AttachPrefix | Op::Lease | Op::Guarantee | Op::Tier0Resize
+            )
+        };
         let in_flight = || self.channels.iter().flat_map(|channel| channel.pending.iter().flatten());
         if self.pinned || !cx.faults.disk.works() || in_flight().any(|pending| changes(pending.op)) {
             return false;
