@@ -68,11 +68,13 @@ pub(super) fn measure(place: &Place, figures: &mut Figures) -> Result<(), BenchE
     if let Some(us) = added(gates) {
         let what = format!("added time of a step with gates, one kernel for each plane: {on}");
         figures.plain("gates_added_us", what, us, "us");
+    } else {
+        figures.on("gates", "not measured: the device's streams cannot wait for memory words");
     }
     Ok(())
 }
 
-/// What a step calls.
+/// A step of the measurement, by what kvtide does in it.
 #[derive(Clone, Copy)]
 enum Kind {
     /// Nothing.

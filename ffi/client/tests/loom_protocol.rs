@@ -194,7 +194,7 @@ fn a_frame_that_a_gated_step_may_read_stays_until_its_end() {
         let reader = thread::spawn(move || {
             lane.begin(1);
             lane.boundary(0);
-            // The device reads what the table showed at the gate, not what it shows later.
+            // From its gate on the device may read this page, whatever the lane's table contains later.
             let shown = (0..3).find(|block| lane.frame(*block, 0).is_some());
             for _ in 0..2 {
                 lane.refresh_keeping(|_, plane| plane == 0);

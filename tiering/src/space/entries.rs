@@ -244,19 +244,16 @@ impl Core {
         true
     }
 
-    /// Drop an entry with an unreferenced shard copy that is only in the session's tier 0. With `used`, also one that
-    /// another shard's lease uses: the lease can still be loaded, but lookups do not find its prefix any more. Return false if there is
-    /// none near.
-    pub(crate) fn drop_entry_in_tier0(&mut self, s: u16, class: u8, used: bool) -> bool {
+    /// Drop an entry with an unreferenced shard copy that is only in the session's tier 0. The entry is not idle if another shard's copy
+    /// is in use: a lease of that shard can still be loaded, but lookups do not find its prefix any more. Return false if there is none
+    /// near.
+    pub(crate) fn drop_entry_in_tier0(&mut self, s: u16, class: u8) -> bool {
         let session = &self.sessions[usize::from(s)];
         let Some(c) = session.classes.get(usize::from(class)) else { return false };
         let (mut found, mut count) = ([NONE; CANDIDATES_MAX], 0);
         for f in c.early.iter(&session.frames).take(FRAMES_MAX) {
             let block = &self.blocks[self.geo.block_of(session.frames[f as usize].page)];
-            let idle = block.refs() == 0
-                && block.entry != NONE
-                && (used || self.index.recs[block.entry as usize].listed() != Listed::Active)
-                && !self.index.is_pinned(block.entry);
+            let idle = block.refs() == 0 && block.entry != NONE && !self.index.is_pinned(block.entry);
             if idle && !found.contains(&block.entry) {
                 found[count] = block.entry;
                 count += 1;

@@ -115,12 +115,12 @@ impl Core {
     /// Reclaim a host frame from other users: evict cached entries first, then pages that are also in tier 0.
     fn reclaim_host(&mut self, s: u16, class: u8) {
         self.reclaim_cached(class);
-        if self.host.free_frames(class) > 0 || self.drop_entry_in_tier0(s, class, false) {
+        if self.host.free_frames(class) > 0 {
             return;
         }
         match self.second_copy(s, class) {
             Some(page) => self.drop_second_copy(page),
-            None if self.drop_entry_in_tier0(s, class, true) => {}
+            None if self.drop_entry_in_tier0(s, class) => {}
             // Other sessions keep pages only in host although their tier 0 has room. Wake them to take those pages back.
             None if !std::mem::replace(&mut self.host.classes[usize::from(class)].reclaiming, true) => self.wake_all(),
             // Neither helped. Drop the host copy of a page that several sessions read and one of them can evict. It is stored

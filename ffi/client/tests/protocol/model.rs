@@ -595,7 +595,7 @@ impl Model {
     fn drain(&mut self) -> Result<(), String> {
         for round in 0..10 * u64::from(JOBS) {
             for ((lane, step), gated) in self.lanes.iter_mut().zip(&mut self.steps).zip(&mut self.gated) {
-                // Only a Move, or a job whose page a gated step keeps, needs a lane that is quiescent.
+                // Two things need quiescent lanes: a Move, and a job that takes a page of a gated step.
                 if round % 2 == 0 && lane.active() && gated.take().is_none() {
                     lane.boundary(PLANES - 1);
                     continue;

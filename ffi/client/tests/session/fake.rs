@@ -127,7 +127,7 @@ impl Fake {
         Client::attach(options(self.socket.clone())).expect("attach")
     }
 
-    /// Return what the client sent first.
+    /// Return the client's Hello.
     #[allow(dead_code)] // not for tests on a device
     pub fn hello(&self) -> Hello {
         self.hellos.recv_timeout(LONG).expect("a client attached")
