@@ -3,6 +3,7 @@
 
 use crate::error::Error;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -40,7 +41,19 @@ pub fn print(text: &str, status: ExitCode) -> ExitCode {
 /// Write `text` to stdout and flush it.
 pub fn write(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush())
+    out.write_all(harmless(text).as_bytes()).and_then(|()| out.flush())
+}
+
+/// Replace what would act on a terminal, except ends of lines and tabs: names of models, programs and files come from engines.
+fn harmless(text: &str) -> Cow<'_, str> {
+    let acts = |c: char| {
+        let reorders = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        reorders || c.is_control() && !matches!(c, '\n' | '\t')
+    };
+    match text.contains(acts) {
+        true => text.replace(acts, "\u{fffd}").into(),
+        false => text.into(),
+    }
 }
 
 /// Print a command's result as one JSON object, with the version of its form first. The result must be an object.
@@ -79,13 +92,13 @@ pub fn ended(written: io::Result<()>, status: ExitCode) -> ExitCode {
 /// Print a line on stderr. Write errors are ignored: there is no other place to report them.
 pub fn say(line: impl Display) {
     let mut err = io::stderr().lock();
-    let _ = writeln!(err, "{line}");
+    let _ = writeln!(err, "{}", harmless(&line.to_string()));
 }
 
 /// Print text on stderr that the next text overwrites.
 pub fn say_over(text: impl Display) {
     let mut err = io::stderr().lock();
-    let _ = write!(err, "\r{text}").and_then(|()| err.flush());
+    let _ = write!(err, "\r{}", harmless(&text.to_string())).and_then(|()| err.flush());
 }
 
 /// Report an error of a command on stderr. Return the exit status for it.
@@ -93,4 +106,20 @@ pub fn say_over(text: impl Display) {
 pub fn failed(error: &Error) -> ExitCode {
     say(format_args!("kvtide: {error}"));
     ExitCode::from(if matches!(error, Error::NoDaemon { .. }) { UNREACHABLE } else { FAILED })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::harmless;
+
+    #[test]
+    fn names_cannot_act_on_the_terminal() {
+        for quiet in ["", "space 1 llama\n\tß 中\n", "[2J"] {
+            assert_eq!(harmless(quiet), quiet);
+        }
+        assert_eq!(
+            harmless("a\u{1b}[2Jb\rc\u{7}\u{9b}\u{202e}\u{7f}d\n"),
+            "a\u{fffd}[2Jb\u{fffd}c\u{fffd}\u{fffd}\u{fffd}\u{fffd}d\n"
+        );
+    }
 }

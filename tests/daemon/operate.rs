@@ -261,7 +261,8 @@ fn actions_over_an_address_need_the_operators_token() {
     let (file, secret) = (dir.path().join("operator.token"), "0123456789abcdef0123456789abcdef");
     fs::write(&file, format!("{secret}\n")).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-    let (_daemon, address) = served(&format!("[http]\ntoken_file = {:?}\n", file.display().to_string()));
+    let config = format!("[http]\ntoken_file = {:?}\n", file.display().to_string());
+    let (mut daemon, address) = served(&config);
     assert_eq!(post(address, "/v1/cache/clear", None, &all).0, 401);
     assert_eq!(post(address, "/v1/cache/clear", Some("0123456789abcdef0123456789abcdee"), &all).0, 401);
     assert_eq!(post(address, "/v1/drain", Some("x"), &json!({ "drain": true })).0, 401);
@@ -270,8 +271,30 @@ fn actions_over_an_address_need_the_operators_token() {
     let (code, answer) = post(address, "/v1/cache/evict", Some(secret), &json!({ "hash": "x" }));
     assert!(code == 400 && answer["error"].as_str().unwrap().contains("32 hexadecimal digits"), "{code} {answer}");
     assert_eq!(post(address, "/v1/cache/evict", Some(secret), &json!({ "hsah": "x" })).0, 400);
-    assert_eq!(get(address, "/v1/cache/search?q=default").0, 200, "reading needs no token on this machine");
+    assert_eq!(get(address, "/v1/cache/search?q=default").0, 200, "names need no token on this machine");
+    assert_eq!(get(address, &format!("/v1/cache/search?q={}", hex(1, 3))).0, 401, "a hash confirms a prompt");
     assert_eq!(get(address, "/v1/cache/clear").0, 405);
+    let foreign = "GET /v1/status HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n";
+    assert_eq!(exchange(address, foreign).0, 421, "a name that another site lets point to this machine");
+    // Each of these left a line and was counted.
+    let page = get(address, "/metrics").2;
+    assert_eq!(metric(&page, "kvtide_http_refusals_total", &[]), Some(5.0));
+    let log = fs::read_to_string(daemon.dir().join("daemon.log")).unwrap();
+    for line in [
+        "a client at a loopback address: /v1/drain refused: this is not the operator's token",
+        "a client at a loopback address: /v1/status refused: the host \"evil.example\" is not this machine",
+        "a client at a loopback address: /v1/cache/clear \"{\\\"all\\\":true}\": 200 OK",
+        "a client at a loopback address: /v1/cache/evict \"{\\\"hash\\\":\\\"x\\\"}\": 400 Bad Request",
+    ] {
+        assert!(log.contains(line), "{line} is not in: {log}");
+    }
+    assert!(!log.contains(secret), "no line has a token");
+    // A reload takes the new token, and the old one is no longer accepted.
+    let renewed = "ffffffffffffffff0123456789abcdef";
+    fs::write(&file, format!("{renewed}\n")).unwrap();
+    daemon.reload(&config).unwrap();
+    let codes = [secret, renewed].map(|token| post(address, "/v1/cache/clear", Some(token), &all).0);
+    assert_eq!(codes, [401, 200]);
 }
 
 /// Stores, lookups and loads of two engines; then every place shows the same figures.

@@ -2,10 +2,11 @@
 
 use crate::blocks::{attach_as, hashes, load, store};
 use crate::tokens::Files;
-use crate::{BOUND, daemon};
+use crate::{BOUND, daemon, until_status};
 use kvtide_bench::private_daemon::PrivateDaemon;
-use kvtide_client::Channel;
+use kvtide_client::{Channel, Client, Options, SpaceSpec};
 use kvtide_wire::entry::Level;
+use kvtide_wire::geometry::Plane;
 use kvtide_wire::status::Status;
 use std::time::Duration;
 
@@ -90,4 +91,37 @@ fn users_with_other_salts_share_nothing_within_a_tenant() {
     assert_eq!(channel.lookup(&mixed[..1], BOUND).unwrap().blocks, 0);
     let copied = channel.store((1, other[0]), &other[1..3], &[0, 1], Level::Published, BOUND).unwrap();
     assert_eq!((copied.status, copied.failed), (Status::NotAdmitted, vec![0, 1]), "the parent is not cached");
+}
+
+/// A tenant with a session for each of many models cannot end the idle space of another, nor take all spaces.
+#[test]
+fn many_models_of_a_tenant_leave_the_spaces_of_another() {
+    let files = Files::new("crowd");
+    let mut daemon = daemon(&format!("{}[limits]\nspaces_max = 6\n", files.config()));
+    let token = |name: &str| Some(files.0.join(name));
+    let (client, mut b, mut memory) = attach_as(daemon.socket(), token("b"), (1, 0), 16);
+    store(&mut b, &mut memory, 1, 16, Level::Published);
+    drop((b, client, memory));
+    until_status(&mut daemon, "the session has left", |status| {
+        status["sessions"].as_array().is_some_and(Vec::is_empty)
+    });
+    let attach = |model: u8| {
+        let space = SpaceSpec {
+            name: "many".into(),
+            fingerprint: [model; 32],
+            page_tokens: 16,
+            planes: vec![Plane::full(4096)],
+            shards: 1,
+            shard: 0,
+        };
+        Client::attach(Options { token_file: token("a"), ..Options::new(daemon.socket().into(), space, vec![0]) })
+    };
+    let engines: Vec<_> = (100..116).map(attach).collect();
+    let refused: Vec<_> = engines.iter().filter_map(|engine| engine.as_ref().err()).map(ToString::to_string).collect();
+    // Six spaces, three domains: two of the others' four are kept for each.
+    assert_eq!(refused.len(), 14, "{refused:?}");
+    assert!(refused.iter().all(|why| why.contains("this domain has 2 of 6 spaces")), "{refused:?}");
+    let (_client, mut b, mut memory) = attach_as(daemon.socket(), token("b"), (1, 0), 16);
+    assert_eq!(b.lookup(&hashes(1, 16), BOUND).unwrap().blocks, 16);
+    load(&mut b, &mut memory, 1, 16);
 }

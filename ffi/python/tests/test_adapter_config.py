@@ -52,6 +52,14 @@ def test_every_key_is_documented() -> None:
 
 
 @pytest.mark.parametrize("config", ALL)
+def test_empty_strings_are_errors(config: type[AdapterConfig]) -> None:
+    for field in dataclasses.fields(config):
+        if field.default is None or isinstance(field.default, str):
+            with pytest.raises(ValueError, match=f"{field.name} is empty"):
+                config.parse({field.name: ""})
+
+
+@pytest.mark.parametrize("config", ALL)
 def test_common_options_are_parsed_alike(config: type[AdapterConfig]) -> None:
     assert config.parse(None) == config.parse({}) == config()
     assert (config().socket, config().level) == (SOCKET, Level.PUBLISHED)

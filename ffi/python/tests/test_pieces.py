@@ -77,6 +77,13 @@ def test_hashes_are_of_all_before() -> None:
     image = block_hashes(tokens, 16, extra=[b"", b"image"])
     assert image[0] == chain[0] and not set(image[1:]) & set(chain)
     assert block_hashes([], 16) == []
+    with pytest.raises(ValueError, match="salt: the hash of `parent` covers its salt"):
+        block_hashes(tokens[48:], 16, salt=b"somebody", parent=chain[2])
+    tails = [block_hashes(tokens[48:], 16, extra=[salt], parent=chain[2]) for salt in (b"", b"user a", b"user b")]
+    assert len({tail[-1] for tail in tails}) == 3, "a salt in `extra` isolates what follows"
+    for wrong in (-1, 1 << 64):
+        with pytest.raises(ValueError, match="from token 16 on"):
+            block_hashes([*range(16), *range(15), wrong], 16)
     with pytest.raises(ValueError, match="parent: 3 bytes"):
         block_hashes(tokens, 16, parent=b"abc")
     with pytest.raises(ValueError, match="page_tokens"):

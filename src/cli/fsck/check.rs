@@ -271,7 +271,8 @@ impl Progress {
 
     fn end(&self) {
         if self.talk {
-            output::say_over(format_args!("{:40}\r", ""));
+            output::say_over(format_args!("{:40}", ""));
+            output::say_over("");
         }
     }
 }

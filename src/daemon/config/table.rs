@@ -77,9 +77,9 @@ section! {
         /// because the pages contain the names of models and tenants. Port 0 picks a free port. "" disables HTTP.
         listen: Address = constants::HTTP_LISTEN.into(), effect Restart;
         /// File with the operator's token: 32 to 512 bytes, mode 0640 or stricter. Who sends it (Authorization: Bearer
-        /// TOKEN) may pin and evict blocks over `listen`. If `listen` is not loopback, /v1 answers only with it. The tool kvtide on this
+        /// TOKEN) may search hashes, pin and evict blocks over `listen`. If `listen` is not loopback, /v1 answers only with it. The tool kvtide on this
         /// machine needs no token: it uses the daemon's socket. "": no actions over `listen`.
-        token_file: OptionalPath = PathBuf::new(), example "\"/etc/kvtide/operator.token\"", effect Restart;
+        token_file: OptionalPath = PathBuf::new(), example "\"/etc/kvtide/operator.token\"", effect Now;
     }
 }
 
@@ -351,8 +351,9 @@ section! {
     /// `[limits]`: counts, sizes and times.
     #[derive(Copy)]
     Limits, RawLimits {
-        /// Spaces (models). A new space replaces the one that has had no engines for the longest time; the blocks of the replaced space on
-        /// NVMe stay. Attaching fails only if all other spaces have engines.
+        /// Spaces (models). At this number a new space replaces the one that has had no engines for the longest time; the blocks of the
+        /// replaced space on NVMe stay. Each domain has an equal share, at least one space, which other domains neither fill nor
+        /// replace. Attaching fails only if the domain's spaces have engines.
         spaces_max: u32 = 16, range 1..=1024, effect Now;
         /// Sessions (attached engine shards) of the daemon.
         sessions_max: u32 = 256, range 1..=1 << 16, effect Now;

@@ -95,6 +95,7 @@ pub(crate) struct Control {
     monitor: HealthMonitorThread,
     dumper: Dumper,
     http: HttpServer,
+    access: Access,
     /// Accepts no connections before this time.
     paused_until: Option<Instant>,
 }
@@ -133,7 +134,7 @@ impl Control {
         let daemon = http::Daemon {
             monitor: monitor.handle().clone(),
             registry: thread_registry.clone(),
-            access,
+            access: access.clone(),
             orders: to_orders,
             purging: http::Purging::default(),
         };
@@ -171,6 +172,7 @@ impl Control {
             monitor,
             dumper,
             http,
+            access,
             paused_until: None,
         })
     }
@@ -355,12 +357,10 @@ impl Control {
             .map_err(|error| system(format!("cannot create the session's shared memory: {error}")))?;
         let space = match found {
             Some(space) => space,
-            None if !self.spaces.has_room(limits.spaces_max as usize) => {
-                let max = limits.spaces_max;
-                let text = format!("{max} spaces have sessions, the maximum (limits.spaces_max)");
-                return Err(Refusal { status: Status::Limit, text });
-            }
             None => {
+                let domains = self.config.domains.len();
+                let room = self.spaces.make_room((index, domains), limits.spaces_max as usize);
+                room.map_err(|text| Refusal { status: Status::Limit, text })?;
                 let others = self.identities.others(&domain.name, &hello.name, stored);
                 let started = self.spaces.start(key, hello, domain, (config, *limits), others);
                 started.map_err(|error| system(error.to_string()))?

@@ -7,6 +7,7 @@ use crate::attach::Tokens;
 use crate::config::{Change, Effect};
 use crate::error::Error;
 use crate::host::{NodeMessage, bytes_per_day};
+use crate::http::Access;
 use crate::status::Quota;
 use crate::supervisor;
 use std::path::Path;
@@ -33,6 +34,7 @@ impl Control {
         let (next, changes) = self.config.reloaded(self.source.load()?);
         // Everything that can fail comes before the first change.
         let tokens = Tokens::load(&next.domains)?;
+        let access = Access::new(&next.http)?;
         if next.daemon.log != self.config.daemon.log {
             self.log.change(&next.daemon.log)?;
         }
@@ -48,6 +50,7 @@ impl Control {
         self.thread_registry.set_quotas(Quota::of(&next.domains));
         self.config = next;
         self.tokens = tokens;
+        self.access.renew(&access);
         Ok(changes)
     }
 }

@@ -109,20 +109,30 @@ impl Spaces {
         self.spaces.len()
     }
 
-    /// Return true if one more space may start. At the limit, the space that has been without sessions for the longest time is
-    /// retired; its blocks on NVMe stay. Retired spaces count separately, up to the same limit.
-    pub fn has_room(&mut self, spaces_max: usize) -> bool {
-        let running = self.spaces.values().filter(|space| !space.retired).count();
-        if running < spaces_max {
-            return true;
+    /// Make room for one more space of a domain, or return why there is none. At the limit, a space without sessions is retired; its
+    /// blocks on NVMe stay. Retired spaces count separately, up to the same limit.
+    pub fn make_room(&mut self, (domain, domains): (usize, usize), spaces_max: usize) -> Result<(), String> {
+        let running = self.spaces.iter().filter(|(_, space)| !space.retired);
+        let running: Vec<Running> =
+            running.map(|(id, space)| Running { id: *id, domain: space.key.domain, left: space.left }).collect();
+        match room(&running, (domain, domains), spaces_max) {
+            Room::Free => Ok(()),
+            Room::InPlaceOf(oldest) if self.spaces.len() < 2 * spaces_max => {
+                if let Some(space) = self.spaces.get_mut(&oldest) {
+                    space.retire();
+                }
+                Ok(())
+            }
+            Room::InPlaceOf(_) => Err(format!("{spaces_max} spaces are ending; try again (limits.spaces_max)")),
+            Room::None if running.len() >= spaces_max && domains == 1 => {
+                Err(format!("{spaces_max} spaces have sessions, the maximum (limits.spaces_max)"))
+            }
+            Room::None => Err(format!(
+                "this domain has {} of {spaces_max} spaces, and none of them is without sessions; the others belong to other domains \
+                 (limits.spaces_max, of which each of {domains} domains has an equal share)",
+                running.iter().filter(|space| space.domain == domain).count()
+            )),
         }
-        let left =
-            self.spaces.iter().filter(|(_, space)| !space.retired).filter_map(|(id, space)| Some((space.left?, *id)));
-        let Some((_, oldest)) = left.min().filter(|_| self.spaces.len() < 2 * spaces_max) else { return false };
-        if let Some(space) = self.spaces.get_mut(&oldest) {
-            space.retire();
-        }
-        true
     }
 
     /// Return the number of the running space with this key.
@@ -353,6 +363,41 @@ impl Spaces {
     }
 }
 
+/// A running space, for [`room`].
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    id: u32,
+    domain: usize,
+    /// As [`Space::left`].
+    left: Option<u64>,
+}
+
+/// Where a new space may start.
+#[derive(Debug, PartialEq, Eq)]
+enum Room {
+    Free,
+    /// This space ends first.
+    InPlaceOf(u32),
+    None,
+}
+
+/// Find room for a space of a domain. Each domain has an equal share of the spaces, at least one: the others may use what is left of it
+/// but not take it. So an empty space of one domain never ends a full one of another, unless there are more domains than spaces.
+fn room(running: &[Running], (domain, domains): (usize, usize), spaces_max: usize) -> Room {
+    let share = (spaces_max / domains.max(1)).max(1);
+    let of = |domain: usize| running.iter().filter(|space| space.domain == domain).count();
+    let reserved: usize =
+        (0..domains).filter(|other| *other != domain).map(|other| share.saturating_sub(of(other))).sum();
+    let below = of(domain) < share;
+    if running.len() < spaces_max && (below || running.len() + reserved < spaces_max) {
+        return Room::Free;
+    }
+    let gives_way =
+        |space: &&Running| space.domain == domain || below && of(space.domain) > share || domains > spaces_max;
+    let oldest = running.iter().filter(gives_way).filter_map(|space| Some((space.left?, space.id))).min();
+    oldest.map_or(Room::None, |(_, id)| Room::InPlaceOf(id))
+}
+
 /// Return the header of a space's NVMe slabs; region and grant number are set for each slab.
 fn slab(key: &Key, domain: &Domain, config: &SpaceConfig) -> SlabHeader {
     let layout = SlotLayout::new(&config.planes);
@@ -406,11 +451,37 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_space_never_ends_one_of_a_domain_within_its_share() {
+        // Each space: its domain, and when its last session left.
+        let of = |spaces: &[(usize, Option<u64>)], (domain, domains), spaces_max| {
+            let running: Vec<Running> =
+                (0..).zip(spaces).map(|(id, &(domain, left))| Running { id, domain, left }).collect();
+            room(&running, (domain, domains), spaces_max)
+        };
+        let (used, idle) = (None, Some);
+        // One domain has everything, and the space that is idle for the longest time gives way.
+        assert_eq!(of(&[(0, used), (0, used)], (0, 1), 3), Room::Free);
+        assert_eq!(of(&[(0, idle(7)), (0, idle(5)), (0, used)], (0, 1), 3), Room::InPlaceOf(1));
+        assert_eq!(of(&[(0, used); 3], (0, 1), 3), Room::None);
+        // The second of two keeps room for its share of four, and what it has.
+        assert_eq!(of(&[(1, idle(1)), (0, used)], (0, 2), 4), Room::Free);
+        assert_eq!(of(&[(1, idle(1)), (0, used), (0, used)], (0, 2), 4), Room::None);
+        assert_eq!(of(&[(1, idle(1)), (0, used), (0, idle(2))], (0, 2), 4), Room::InPlaceOf(2), "its own");
+        assert_eq!(of(&[(1, idle(1)), (0, used), (0, used)], (1, 2), 4), Room::Free);
+        // A domain that came later gets its share from one that is above its own, as after a change of the limit.
+        let above = [(0, idle(1)), (0, used), (0, used), (0, used)];
+        assert_eq!(of(&above, (1, 2), 4), Room::InPlaceOf(0));
+        assert_eq!(of(&[(0, used); 4], (1, 2), 4), Room::None);
+        // More domains than spaces: the oldest idle space gives way, whosever it is.
+        assert_eq!(of(&[(0, idle(1)), (1, used)], (2, 3), 2), Room::InPlaceOf(0));
+    }
+
+    #[test]
     fn a_space_and_a_host_thread_that_read_nothing_do_not_stop_the_control_thread() {
         let (mut spaces, messages, to_node) = hung();
         let (done, is_done) = bounded(1);
         let control = std::thread::spawn(move || {
-            assert!(spaces.has_room(1), "the space is asked to stop");
+            spaces.make_room((0, 1), 1).expect("the space is asked to stop");
             spaces.drain(Instant::now());
             spaces.record();
             spaces.tell_node(NodeMessage::Leave { space: 1 });

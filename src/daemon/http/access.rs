@@ -1,6 +1,6 @@
 //! Who may read and who may act over HTTP.
 //!
-//! | client | metrics, health | status, history, search | pin, unpin, evict, clear, drain, purge, reload |
+//! | client | metrics, health | status, history, search of names | search of a hash; pin, unpin, evict, clear, drain, purge, reload |
 //! | --- | --- | --- | --- |
 //! | socket of this machine's tools | yes | yes | root and the daemon's user |
 //! | loopback address | yes | yes | with the operator's token |
@@ -12,6 +12,8 @@ use crate::config;
 use crate::error::Error;
 use axum::http::{HeaderMap, StatusCode, header};
 use sha2::{Digest, Sha256};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use subtle::ConstantTimeEq;
 
 /// What a request wants.
@@ -19,20 +21,20 @@ use subtle::ConstantTimeEq;
 pub(super) enum Wants {
     /// Names and figures.
     Read,
-    /// A change.
+    /// A change, or whether a block is cached.
     Act,
 }
 
-/// The rules, with the operator's token. Only its hash stays in memory.
+/// The rules, with the operator's token. Only its hash stays in memory. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Access {
-    token: Option<[u8; 32]>,
+    token: Arc<Mutex<Option<[u8; 32]>>>,
 }
 
 /// Omit the hash.
 impl std::fmt::Debug for Access {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Access({})", if self.token.is_some() { "token" } else { "no token" })
+        write!(f, "Access({})", if self.token().is_some() { "token" } else { "no token" })
     }
 }
 
@@ -40,7 +42,36 @@ impl Access {
     /// Read the token file, if one is configured.
     pub fn new(config: &config::Http) -> Result<Access, Error> {
         let token = config.token_file.as_deref().map(attach::read_token).transpose()?;
-        Ok(Access { token: token.map(|token| Sha256::digest(token.secret()).into()) })
+        Ok(Access::of(token.map(|token| Sha256::digest(token.secret()).into())))
+    }
+
+    fn of(token: Option<[u8; 32]>) -> Access {
+        Access { token: Arc::new(Mutex::new(token)) }
+    }
+
+    /// Take the token of `read`, which a reload has read, in all clones.
+    pub fn renew(&self, read: &Access) {
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = read.token();
+    }
+
+    fn token(&self) -> Option<[u8; 32]> {
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuse a request from this machine that a web page of another site may have caused a browser to send: its name, which its owner
+    /// let point to this machine, is in `Host`. Accepted are addresses, names without a dot, and this machine's own name.
+    pub(super) fn check_host(client: Client, headers: &HeaderMap) -> Result<(), (StatusCode, String)> {
+        if client != (Client::Address { loopback: true }) {
+            return Ok(());
+        }
+        let Some(host) = headers.get(header::HOST) else { return Ok(()) };
+        let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        if host.to_str().is_ok_and(|host| is_own(host, own.trim_end())) {
+            return Ok(());
+        }
+        let text =
+            format!("the host {host:?} is not this machine: use http://127.0.0.1, localhost, or this machine's name");
+        Err((StatusCode::MISDIRECTED_REQUEST, text))
     }
 
     /// Check a request. An error is the status and the text to answer.
@@ -51,16 +82,16 @@ impl Access {
             (Client::User { uid }, Wants::Act) if uid == 0 || uid == us => return Ok(()),
             (Client::User { uid }, Wants::Act) => {
                 let text = format!(
-                    "uid {uid} may not change the cache: run the command as root or as uid {us}, the daemon's user"
+                    "uid {uid} may not search hashes or change the cache: run the command as root or as uid {us}, the daemon's user"
                 );
                 return Err((StatusCode::FORBIDDEN, text));
             }
             // As before there was a token: the operator chose the address, and was warned.
-            (Client::Address { loopback: false }, Wants::Read) if self.token.is_none() => return Ok(()),
+            (Client::Address { loopback: false }, Wants::Read) if self.token().is_none() => return Ok(()),
             (Client::Address { .. }, _) => {}
         }
-        let Some(known) = &self.token else {
-            let text = "changes over an address need the operator's token: set [http] token_file, or use the kvtide tool on the daemon's \
+        let Some(known) = self.token() else {
+            let text = "searches of hashes and changes over an address need the operator's token: set [http] token_file, or use the kvtide tool on the daemon's \
                         machine without --http";
             return Err((StatusCode::FORBIDDEN, text.to_owned()));
         };
@@ -70,11 +101,25 @@ impl Access {
             return Err((StatusCode::UNAUTHORIZED, text.to_owned()));
         };
         let hash: [u8; 32] = Sha256::digest(shown.trim_ascii()).into();
-        match bool::from(hash.ct_eq(known)) {
+        match bool::from(hash.ct_eq(&known)) {
             true => Ok(()),
             false => Err((StatusCode::UNAUTHORIZED, "this is not the operator's token ([http] token_file)".to_owned())),
         }
     }
+}
+
+/// Return true if the value of a `Host` header names this machine, whose name is `own`.
+fn is_own(host: &str, own: &str) -> bool {
+    let authority = host.parse::<axum::http::uri::Authority>();
+    let Ok(name) = authority.map(|authority| authority.host().trim_end_matches('.').to_ascii_lowercase()) else {
+        return false;
+    };
+    let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+    let of_own = |own: &str| name == own || name.strip_prefix(own).is_some_and(|rest| rest.starts_with('.'));
+    is_address
+        || !name.contains('.')
+        || name.ends_with(".localhost")
+        || !own.is_empty() && of_own(&own.to_ascii_lowercase())
 }
 
 #[cfg(test)]
@@ -85,12 +130,39 @@ mod tests {
     const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
     fn status(token: bool, client: Client, header: Option<&str>, wants: Wants) -> u16 {
-        let access = Access { token: token.then(|| Sha256::digest(SECRET).into()) };
+        let access = Access::of(token.then(|| Sha256::digest(SECRET).into()));
         let mut headers = HeaderMap::new();
         if let Some(value) = header {
             headers.insert(header::AUTHORIZATION, HeaderValue::from_str(value).unwrap());
         }
         access.check(client, &headers, wants).map_or_else(|(status, _)| status.as_u16(), |()| 200)
+    }
+
+    #[test]
+    fn a_request_for_another_host_is_refused_on_loopback() {
+        for (host, good) in [
+            ("localhost:9417", true),
+            ("127.0.0.1:9417", true),
+            ("[::1]:9417", true),
+            ("10.0.0.7", true),
+            ("kvtide", true),
+            ("gpu7.example.org:9417", true),
+            ("GPU7:9417", true),
+            ("evil.example", false),
+            ("evil.example.:9417", false),
+            ("gpu7evil.example", false),
+            ("127.0.0.1.evil.example", false),
+            ("localhost.evil.example", false),
+            ("", false),
+        ] {
+            assert_eq!(is_own(host, "gpu7"), good, "{host:?}");
+        }
+        assert!(is_own("gpu7.example.org", "gpu7.example.org") && !is_own("evil.example", ""));
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, HeaderValue::from_static("evil.example"));
+        let refused = |client| Access::check_host(client, &headers).is_err();
+        assert!(refused(Client::Address { loopback: true }));
+        assert!(!refused(Client::Address { loopback: false }) && !refused(Client::User { uid: 0 }));
     }
 
     #[test]

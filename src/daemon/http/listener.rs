@@ -10,6 +10,7 @@ use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -86,6 +87,16 @@ pub(super) enum Client {
         /// From this machine.
         loopback: bool,
     },
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Client::User { uid } => write!(f, "uid {uid}"),
+            Client::Address { loopback: true } => f.write_str("a client at a loopback address"),
+            Client::Address { loopback: false } => f.write_str("a client on another machine"),
+        }
+    }
 }
 
 impl Client {

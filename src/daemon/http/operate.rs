@@ -228,7 +228,7 @@ fn users<'a>(sessions: impl Iterator<Item = &'a SessionInfo>) -> Vec<User> {
 }
 
 /// Parse a hash: 32 hexadecimal digits, as engines and logs write it.
-fn hash_of(text: &str) -> Option<u128> {
+pub(super) fn hash_of(text: &str) -> Option<u128> {
     (text.len() == 32).then(|| u128::from_str_radix(text, 16).ok()).flatten()
 }
 

@@ -1,9 +1,9 @@
 //! Paths and their handlers.
 
 use super::access::{Access, Wants};
-use super::listener::Peer;
+use super::listener::{Client, Peer};
 use super::metrics::{self, Format};
-use super::operate::{OnBlock, Purging, Refused};
+use super::operate::{OnBlock, Purging, Refused, hash_of};
 use super::page;
 use crate::orders::Order;
 use crate::output::Versioned;
@@ -27,6 +27,11 @@ use tokio::task::JoinSet;
 /// Maximum wait for the health monitor. It answers within 0.1 s unless the machine is too busy to run it.
 const MONITOR_MAX: Duration = Duration::from_secs(5);
 
+/// Maximum bytes of an action's body: a hash or a name.
+const ACTION_BYTES_MAX: usize = 64 << 10;
+/// Maximum characters of a path or body in a message.
+const SHOWN_MAX: usize = 200;
+
 /// What the handlers ask.
 #[derive(Clone, Debug)]
 pub(crate) struct Daemon {
@@ -40,6 +45,16 @@ pub(crate) struct Daemon {
     pub orders: Address<Order>,
     /// The purge in progress.
     pub purging: Purging,
+}
+
+impl Daemon {
+    /// Return an error if a client may not do what it asks; count and log it.
+    fn permit(&self, client: Client, headers: &HeaderMap, wants: Wants, path: &str) -> Result<(), Refused> {
+        self.access.check(client, headers, wants).inspect_err(|(_, why)| {
+            self.registry.http_counters().refused();
+            tracing::warn!("{client}: {path} refused: {why}");
+        })
+    }
 }
 
 /// Build the router of all paths.
@@ -79,10 +94,23 @@ async fn admit(
     request: Request,
     next: Next,
 ) -> Response {
-    match daemon.access.check(peer.client(), request.headers(), wants) {
-        Ok(()) => next.run(request).await,
-        Err(refused) => refuse(refused),
+    let (client, path) = (peer.client(), shown(request.uri()));
+    if let Err(refused) = daemon.permit(client, request.headers(), wants, &path) {
+        return refuse(refused);
     }
+    if wants == Wants::Read {
+        return next.run(request).await;
+    }
+    // The audit line: who, what, result.
+    let (head, body) = request.into_parts();
+    let bytes = match axum::body::to_bytes(body, ACTION_BYTES_MAX).await {
+        Ok(bytes) => bytes,
+        Err(error) => return refuse((StatusCode::BAD_REQUEST, format!("cannot read the body: {error}"))),
+    };
+    let what: String = String::from_utf8_lossy(&bytes).chars().take(SHOWN_MAX).collect();
+    let answer = next.run(Request::from_parts(head, bytes.into())).await;
+    tracing::info!("{client}: {path} {what:?}: {}", answer.status());
+    answer
 }
 
 fn refuse((status, error): Refused) -> Response {
@@ -164,7 +192,18 @@ async fn history(State(daemon): State<Daemon>) -> Response {
     answer(StatusCode::OK, &Versioned::new(&json!({ "now_s": now_s, "columns": columns })))
 }
 
-async fn search(State(daemon): State<Daemon>, Query(asked): Query<Asked>) -> Response {
+async fn search(
+    State(daemon): State<Daemon>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    headers: HeaderMap,
+    Query(asked): Query<Asked>,
+) -> Response {
+    // Who knows the hash of a prompt could learn whether another tenant has sent it.
+    if hash_of(&asked.q).is_some()
+        && let Err(refused) = daemon.permit(peer.client(), &headers, Wants::Act, "/v1/cache/search of a hash")
+    {
+        return refuse(refused);
+    }
     let snapshot = match snapshot(&daemon).await {
         Ok(snapshot) => snapshot,
         Err(refusal) => return refusal,
@@ -196,6 +235,11 @@ async fn guard(
 ) -> Response {
     peer.requested();
     let path = shown(request.uri());
+    if let Err(refused) = Access::check_host(peer.client(), request.headers()) {
+        counters.refused();
+        tracing::warn!("{}: {path} refused: {}", peer.client(), refused.1);
+        return refuse(refused);
+    }
     // A separate task contains the panic. Dropping the set aborts the task when the client disconnects.
     let mut tasks = JoinSet::new();
     tasks.spawn(next.run(request));
@@ -216,9 +260,9 @@ async fn guard(
     }
 }
 
-/// Return the path of a request for messages, cut to 200 characters.
+/// Return the path of a request for messages, cut.
 fn shown(uri: &Uri) -> String {
-    uri.path().chars().take(200).collect()
+    uri.path().chars().take(SHOWN_MAX).collect()
 }
 
 async fn index(headers: HeaderMap) -> Response {

@@ -12,6 +12,8 @@ pub struct HttpTotals {
     pub panics: u64,
     /// Connections closed to make room for others.
     pub dropped_connections: u64,
+    /// Requests refused: their client may not do what they ask, or they name another host.
+    pub refused: u64,
 }
 
 /// The counters, shared by all clones.
@@ -22,6 +24,7 @@ pub(crate) struct HttpCounters(Arc<Counters>);
 struct Counters {
     panics: AtomicU64,
     dropped_connections: AtomicU64,
+    refused: AtomicU64,
 }
 
 impl HttpCounters {
@@ -35,11 +38,17 @@ impl HttpCounters {
         self.0.dropped_connections.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Count a refused request.
+    pub fn refused(&self) {
+        self.0.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Return the current values.
     pub fn totals(&self) -> HttpTotals {
         HttpTotals {
             panics: self.0.panics.load(Ordering::Relaxed),
             dropped_connections: self.0.dropped_connections.load(Ordering::Relaxed),
+            refused: self.0.refused.load(Ordering::Relaxed),
         }
     }
 }

@@ -72,6 +72,20 @@ fn a_device_that_went_read_only_is_told_of_once() {
     assert_eq!(rig.run(read).status, Status::Ok, "reads still work");
 }
 
+/// Its superblock is never written again, so the thread must not wake up for it: past that time it would never sleep.
+#[test]
+fn the_thread_of_a_disk_out_of_service_sleeps_without_a_due_time() {
+    let dir = Dir::new();
+    let (mut rig, faults) = spoilt(&dir.settings());
+    let idle = faults.idle();
+    let pages = written(&mut rig, 0);
+    faults.next(&[(WRITE, Fault::Errno(libc::EROFS))]);
+    let write = rig.transfer(IoKind::Write, 1, 65536, pages);
+    assert_eq!(rig.run(write).status, Status::Io);
+    rig.until(|event| matches!(event, DiskEvent::Failed { .. }));
+    idle.recv_timeout(LONG).expect("the thread has a due time that it does not serve");
+}
+
 #[test]
 fn what_falls_short_is_asked_for_again_and_never_counts_as_success() {
     let dir = Dir::new();

@@ -1,6 +1,7 @@
 //! An engine between the I/O thread and a real engine that injects faults.
 
 use crate::engine::{Command, Done, Engine, Piece, Wait};
+use crossbeam::channel::{Receiver, Sender, unbounded};
 use kvtide_types::IoKind;
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -37,6 +38,9 @@ struct State {
     always: Option<Fault>,
     released: bool,
     panics: bool,
+    /// Receives a message when the thread sleeps without a due time, after a command has failed.
+    idle: Option<Sender<()>>,
+    failed: bool,
 }
 
 impl Faults {
@@ -58,6 +62,13 @@ impl Faults {
     /// Panic when the engine is entered next.
     pub fn panic(&self) {
         self.0.lock().unwrap().panics = true;
+    }
+
+    /// Return where a message arrives when the thread sleeps without a due time, after a command has failed.
+    pub fn idle(&self) -> Receiver<()> {
+        let (told, idle) = unbounded();
+        self.0.lock().unwrap().idle = Some(told);
+        idle
     }
 
     /// Release stuck commands.
@@ -103,7 +114,10 @@ impl Engine for Faulty {
         // SAFETY: the list is valid until the completion.
         let first = unsafe { *command.pieces };
         match self.faults.take(command.kind) {
-            Fault::Errno(errno) => self.made.push(Done { token: command.token, result: Err(errno) }),
+            Fault::Errno(errno) => {
+                self.faults.0.lock().unwrap().failed = true;
+                self.made.push(Done { token: command.token, result: Err(errno) });
+            }
             Fault::Nothing => self.made.push(Done { token: command.token, result: Ok(0) }),
             Fault::Short(bytes) => self.push_short(command, bytes.min(first.bytes())),
             Fault::Half if first.bytes() > 512 => self.push_short(command, (first.bytes() / 2).next_multiple_of(512)),
@@ -129,6 +143,12 @@ impl Engine for Faulty {
         }
         if !self.made.is_empty() {
             wait = Wait::default();
+        }
+        if let State { failed: true, idle: Some(idle), .. } = &*self.faults.0.lock().unwrap()
+            && wait.want > 0
+            && wait.most.is_none()
+        {
+            let _ = idle.send(());
         }
         done.append(&mut self.made);
         self.inner.enter(wait, done)?;

@@ -126,6 +126,24 @@ class Digests:
     pages: int
 
 
+#: Maximum bytes of a socket's path (unix(7): `sun_path` without its end).
+SOCKET_BYTES_MAX = 107
+
+
+def _path(name: str, given: str | os.PathLike[str], bytes_max: int = 4096) -> str:
+    """Return a path as a string. Raise TypeError if it is none, ValueError if it is empty, a URL, begins with ~, or is too long."""
+    path = os.fspath(given)
+    if not isinstance(path, str):
+        raise TypeError(f"{name}: {path!r} is bytes; give a str, for example os.fsdecode(path)")
+    if not path:
+        raise ValueError(f"{name}: the path is empty")
+    if "://" in path or path.startswith("~"):
+        raise ValueError(f"{name}: {path!r} is no path of a file; URLs and ~ are not expanded")
+    if (size := len(os.fsencode(path))) > bytes_max:
+        raise ValueError(f"{name}: the path has {size} bytes, at most {bytes_max} are possible: {path!r}")
+    return path
+
+
 def attach(
     socket: str | os.PathLike[str],
     space: Space,
@@ -170,8 +188,8 @@ def attach(
     session, `NoSpace` if it cannot guarantee the blocks, and another `kvtide.Error` for other failures.
     """
     given: dict[str, object] = {
-        "socket": os.fspath(socket),
-        "token_file": None if token_file is None else os.fspath(token_file),
+        "socket": _path("socket", socket, SOCKET_BYTES_MAX),
+        "token_file": None if token_file is None else _path("token_file", token_file),
         "name": space.name,
         "fingerprint": list(space.fingerprint),
         "identity": space.identity,

@@ -175,7 +175,8 @@ def block_hashes(
 
     `salt` isolates users of one engine: equal tokens under different salts have different hashes. `extra` is other content that a
     block's KV depends on (an image, an adapter), one item per block; blocks beyond its end have none. `parent` is the hash of the
-    block before the first one, to continue a prompt. Hashes have 16 bytes: chained BLAKE2b over 64-bit tokens.
+    block before the first one, to continue a prompt; its hash covers its salt already. To isolate only what follows a common prefix, give
+    the salt as the first item of `extra`. Hashes have 16 bytes: chained BLAKE2b over 64-bit tokens.
 
     >>> one, two = block_hashes([1, 2, 3, 4, 5], page_tokens=2)     # the last token is not in a full block
     >>> block_hashes([1, 2], page_tokens=2) == [one]
@@ -183,10 +184,13 @@ def block_hashes(
     >>> block_hashes([3, 4], page_tokens=2, parent=one) == [two]
     True
 
-    Raise ValueError if `page_tokens` is below 1 or `parent` is not 16 bytes.
+    Raise ValueError if `page_tokens` is below 1, `parent` is not 16 bytes, both `salt` and `parent` are given, or a token is not from 0 to
+    2**64 - 1.
     """
     if page_tokens < 1:
         raise ValueError(f"page_tokens: {page_tokens}; it must be at least 1")
+    if salt and parent is not None:
+        raise ValueError("salt: the hash of `parent` covers its salt; to isolate what follows it, give the salt as the first item of `extra`")
     before = parent if parent is not None else hashlib.blake2b(salt, digest_size=HASH_BYTES, person=b"kvtide-root").digest()
     if len(before) != HASH_BYTES:
         raise ValueError(f"parent: {len(before)} bytes; a hash has {HASH_BYTES}")
@@ -194,7 +198,10 @@ def block_hashes(
     pack, found = struct.Struct(f"<{page_tokens}Q").pack, []
     for start in range(0, whole, page_tokens):
         block = hashlib.blake2b(before, digest_size=HASH_BYTES, person=b"kvtide-block")
-        block.update(pack(*tokens[start : start + page_tokens]))
+        try:
+            block.update(pack(*tokens[start : start + page_tokens]))
+        except struct.error as error:
+            raise ValueError(f"tokens: {tokens[start : start + page_tokens]!r} (from token {start} on): {error}") from error
         block.update(next(more, b""))
         before = block.digest()
         found.append(before)

@@ -89,4 +89,11 @@ pub(super) const FAMILIES: &[Family] = &[
             samples.whole(&[], snapshot.http_totals.dropped_connections);
         },
     ),
+    Family::counter(
+        "kvtide_http_refusals",
+        "HTTP requests refused: no or a wrong operator's token, a user without rights, or another host's name.",
+        |snapshot, samples| {
+            samples.whole(&[], snapshot.http_totals.refused);
+        },
+    ),
 ];

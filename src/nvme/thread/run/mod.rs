@@ -309,9 +309,7 @@ impl Runner {
             let Some(entry) = self.scheduler.next(self.device.free()) else { break };
             self.begin(entry, now_us);
         }
-        if self.ends_us.is_none() && self.health.out().is_none() {
-            self.start_superblock(now_us);
-        }
+        self.start_superblock(now_us);
     }
 
     /// Return true if any transfer can be started: a job is free, and no job waits for memory.
@@ -460,7 +458,7 @@ impl Runner {
         if busy > 0 || self.status.stalled {
             also(self.looked_us + self.look_us());
         }
-        if let Some(us) = self.superblock_due_us().filter(|_| self.device.free() > 0) {
+        if let Some(us) = self.superblock_due_us() {
             also(us);
         }
         if let Some(us) = self.ends_us {

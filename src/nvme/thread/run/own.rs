@@ -20,14 +20,16 @@ impl Runner {
         }
     }
 
-    /// Return when the superblock should be written again; None if it is up to date.
+    /// Return when [`Runner::start_superblock`] writes the superblock again; None if it is up to date or cannot be written now. The thread
+    /// sleeps until then, so a time at which nothing is written would keep it awake for ever.
     pub(super) fn superblock_due_us(&self) -> Option<u64> {
         let changed = self.store.superblock.written_bytes != self.superblock_was.written_bytes;
-        (changed && !self.superblock_busy).then_some(self.superblock_us + SUPERBLOCK_US)
+        let may = self.ends_us.is_none() && self.health.out().is_none() && self.device.free() > 0;
+        (changed && may && !self.superblock_busy).then_some(self.superblock_us + SUPERBLOCK_US)
     }
 
     pub(super) fn start_superblock(&mut self, now_us: u64) {
-        if self.superblock_due_us().is_none_or(|due_us| now_us < due_us) || self.device.free() == 0 {
+        if self.superblock_due_us().is_none_or(|due_us| now_us < due_us) {
             return;
         }
         let place = self.store.next_superblock();
