@@ -5,7 +5,7 @@
 
 use clap::Args;
 use kvtide_daemon::check::Report;
-use kvtide_daemon::config::{Config, Machine, Overrides, Source};
+use kvtide_daemon::config::{self, Config, Machine, Overrides, Source};
 use kvtide_daemon::output;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
@@ -283,9 +283,8 @@ fn socket(config: &Config) -> Check {
         return Check::new("socket", Verdict::Warn, found, &[&fix]);
     };
     let us = rustix::process::geteuid().as_raw();
-    if found.mode() & 0o002 != 0 && found.mode() & 0o1000 == 0 {
-        let fix = format!("sudo chmod o-w {shown}");
-        return Check::new("socket", Verdict::Fail, format!("any user can replace the socket in {shown}"), &[&fix]);
+    if let Some(why) = config::why_open(dir, &found) {
+        return Check::new("socket", Verdict::Fail, format!("{shown} is {why}"), &[]);
     }
     match fs::metadata(socket) {
         Ok(found) if !found.file_type().is_socket() => {

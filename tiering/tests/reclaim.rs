@@ -89,6 +89,31 @@ fn entries_that_nvme_holds_stay_findable_and_a_space_without_sessions_keeps_noth
     }
 }
 
+/// The memory of full spaces is often in use at the moment of the first question.
+#[test]
+fn a_lease_of_a_new_space_waits_until_the_node_is_asked_again_and_no_longer() {
+    let lease = Request::Lease { seq: 0, hash: hash(0), count: 1, lease_us: 1_000_000 };
+    for (has_room, status) in [(true, Status::Ok), (false, Status::NoSpace)] {
+        let mut w = world(64);
+        store(&mut w, 0..FRAMES);
+        leave(&mut w, 0);
+        leave(&mut w, 1);
+        while reclaim(&mut w, true) == 1 {}
+        w.attach(1, 1, &[0]);
+        w.node_frames = vec![0];
+        let asked = w.ask(1, lease);
+        assert_eq!(w.answer(1, asked), None, "the node has refused once");
+        w.node_frames = vec![if has_room { FRAMES } else { 0 }];
+        w.now = w.core.next_deadline().unwrap();
+        w.event(Event::Tick).unwrap();
+        w.settle();
+        assert_eq!(w.answer(1, asked).map(|done| done.status), Some(status), "room: {has_room}");
+        if !has_room {
+            assert_eq!(w.call(1, lease).status, Status::NoSpace, "from now on at once");
+        }
+    }
+}
+
 #[test]
 fn what_a_sequence_uses_keeps_its_slab() {
     let mut w = world(0);

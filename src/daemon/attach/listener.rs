@@ -3,6 +3,7 @@
 //! The lock file beside the path decides (`kvtide_wire::os::socket::Listener` holds its flock). A connection attempt before that
 //! also covers a lock file that was deleted by hand and sockets of other programs.
 
+use crate::config::why_open;
 use crate::error::Error;
 use kvtide_wire::error::Error as WireError;
 use kvtide_wire::os::socket::{Listener, Socket};
@@ -38,13 +39,15 @@ pub(crate) fn bind(path: &Path, mode: u32) -> Result<Listener, Error> {
 /// Fail if a user other than root and the daemon's could replace the socket in `dir`: engines would send their tokens to that user.
 fn ours(dir: &Path) -> Result<(), Error> {
     let failed = |source| Error::File { action: "use the socket directory", path: dir.into(), source };
-    let (owner, us) = (fs::metadata(dir).map_err(failed)?.uid(), rustix::process::geteuid().as_raw());
-    if owner == us || owner == 0 {
-        return Ok(());
-    }
-    let why =
-        format!("owned by uid {owner}, which could replace the socket; use a directory owned by root or uid {us}");
-    Err(failed(io::Error::new(io::ErrorKind::PermissionDenied, why)))
+    let found = fs::metadata(dir).map_err(failed)?;
+    let (owner, us) = (found.uid(), rustix::process::geteuid().as_raw());
+    let why = match owner == us || owner == 0 {
+        true => why_open(dir, &found),
+        false => Some(format!(
+            "owned by uid {owner}, which could replace the socket; use a directory owned by root or uid {us}"
+        )),
+    };
+    why.map_or(Ok(()), |why| Err(failed(io::Error::new(io::ErrorKind::PermissionDenied, why))))
 }
 
 /// Return the name of a process's program, if it can be read.
@@ -162,6 +165,19 @@ mod tests {
         let error = bind(&theirs.join("s"), 0o600).unwrap_err().to_string();
         assert!(error.contains("theirs: owned by uid 12345, which could replace the socket"), "{error}");
         assert!(fs::read_dir(&theirs).unwrap().next().is_none(), "no file was created in it");
+    }
+
+    #[test]
+    fn a_directory_that_all_users_may_write_is_refused() {
+        let dir = Dir::new("open");
+        for mode in [0o777, 0o1777, 0o702] {
+            fs::set_permissions(&dir.0, fs::Permissions::from_mode(mode)).unwrap();
+            let error = bind(&dir.0.join("s"), 0o600).unwrap_err().to_string();
+            assert!(error.contains(&format!("writable by all users (mode {mode:04o})")), "{error}");
+            assert!(fs::read_dir(&dir.0).unwrap().next().is_none(), "no file was created in it");
+        }
+        fs::set_permissions(&dir.0, fs::Permissions::from_mode(0o775)).unwrap();
+        bind(&dir.0.join("s"), 0o600).unwrap();
     }
 
     #[test]

@@ -230,7 +230,8 @@ impl Core {
         self.touch_block(s, b, seq);
     }
 
-    /// Admit a lease if host memory can hold all its blocks.
+    /// Admit a lease if host memory can hold all its blocks. A space that is new beside full ones may be refused once, because their
+    /// memory is in use just then; so the lease waits until the node has been asked a second time.
     pub(crate) fn admit_lease(&mut self) -> Admit {
         if !self.ids_suffice(0) {
             return Admit::No(Status::NoSpace);
@@ -240,6 +241,10 @@ impl Core {
             if c.committed > c.usable() {
                 match self.admit_host(class, 1, 0) {
                     Admit::Yes => {}
+                    Admit::No(Status::NoSpace) if self.host.classes[usize::from(class)].is_refused_once() => {
+                        self.set_timer(self.host.classes[usize::from(class)].ask_again_us);
+                        return Admit::Wait;
+                    }
                     other => return other,
                 }
             }

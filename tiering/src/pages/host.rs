@@ -100,6 +100,8 @@ pub(crate) struct HostClass {
     pub refused: bool,
     /// Earliest time of the next request after a refusal, in microseconds.
     pub ask_again_us: u64,
+    /// Refusals since the last grant.
+    pub refusals: u32,
     /// A caller must store a page and finds no frame. Pages that are only in host move back to tier 0 if their session has room
     /// for them there.
     pub reclaiming: bool,
@@ -160,6 +162,11 @@ impl HostClass {
     /// Return the number of frames that can be used.
     pub fn usable(&self) -> u64 {
         self.granted.saturating_sub(self.quarantined + self.draining)
+    }
+
+    /// Return true if the node has refused one request and is asked again at `ask_again_us`.
+    pub fn is_refused_once(&self) -> bool {
+        self.refused && self.refusals == 1
     }
 }
 

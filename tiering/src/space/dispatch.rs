@@ -177,7 +177,7 @@ impl Core {
         let bytes = u64::from(frames) * u64::from(self.geo.classes[usize::from(class)].stride);
         self.host.slab_bytes = self.host.slab_bytes.max(bytes);
         let c = &mut self.host.classes[usize::from(class)];
-        (c.asked, c.refused) = (false, false);
+        (c.asked, c.refused, c.refusals) = (false, false, 0);
         self.wake_disk();
         self.wake_all();
         Ok(())
@@ -189,6 +189,7 @@ impl Core {
         };
         c.asked = false;
         (c.refused, c.ask_again_us) = (true, self.now.saturating_add(ASK_AGAIN_US));
+        c.refusals = c.refusals.saturating_add(1);
         self.wake_disk();
         self.wake_all();
         Ok(())

@@ -67,6 +67,13 @@ impl Core {
 
     fn timers_due(&mut self) {
         self.timer = None;
+        // Leases wait for this time.
+        let asks_at = self.host.classes.iter().filter(|c| c.is_refused_once()).map(|c| c.ask_again_us).min();
+        match asks_at {
+            Some(at) if at > self.now => self.set_timer(at),
+            Some(_) => self.wake_all(),
+            None => {}
+        }
         self.transfers_due();
         self.drain_due();
         self.readers_due();

@@ -3,8 +3,9 @@
 use super::{Findings, Probes, Severity, disks};
 use crate::config::{ByteSize, Config, FeatureUse, Human, IoEngine, KeySource, Machine, NvmeTier, constants};
 use rustix::process::{Resource, getrlimit};
-use std::fs;
+use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 /// CAP_IPC_LOCK: no limit on locked memory.
 const CAP_IPC_LOCK: u64 = 1 << 14;
@@ -77,19 +78,26 @@ fn socket(config: &Config, findings: &mut Findings) {
             found.uid()
         );
         findings.warn(key, text);
-    } else if found.mode() & 0o002 != 0 {
-        let text = format!(
-            "directory {0} is writable by all users (mode {1:04o}): any user can impersonate a daemon that does not run. Run: \
-             chmod o-w {0}",
-            dir.display(),
-            found.mode() & 0o7777
-        );
-        findings.warn(key, text);
+    } else if let Some(why) = why_open(dir, &found) {
+        findings.error(key, format!("directory {} is {why}", dir.display()));
     }
     if fs::symlink_metadata(&config.daemon.socket).is_ok_and(|found| found.file_type().is_file()) {
         let socket = config.daemon.socket.display();
         findings.error(key, format!("{socket} is a regular file, not a socket. Remove it or set another path"));
     }
+}
+
+/// Return why a directory cannot be that of the socket, if all users may write to it. In one with the sticky bit they could still bind the
+/// socket of a daemon that does not run.
+#[must_use]
+pub fn why_open(dir: &Path, found: &Metadata) -> Option<String> {
+    (found.mode() & 0o002 != 0).then(|| {
+        format!(
+            "writable by all users (mode {:04o}), who could replace the socket; use a directory of its own, or run: chmod o-w {}",
+            found.mode() & 0o7777,
+            dir.display()
+        )
+    })
 }
 
 /// Check the master key as the daemon would load it.
