@@ -406,3 +406,26 @@ fn an_unconfigured_host_tier_is_half_of_what_the_machine_gives() {
     assert_eq!(capacity(1 << 40), 8 << 30);
     assert_eq!(capacity(0), 64 << 20);
 }
+
+/// A reload reads these files again, although the keys that name them have not changed. Each has a test that changes the file.
+#[test]
+fn the_files_that_a_reload_reads_are_listed() {
+    let named = |row: &super::section::Row| match row.shown {
+        super::section::Shown::Default => row.default.as_ref().is_some_and(|value| value.contains('/')),
+        super::section::Shown::Example(value) | super::section::Shown::Alternative(value) => value.contains('/'),
+    };
+    let mut files = Vec::new();
+    for table in super::reference::tables() {
+        let rows = table.rows.iter().filter(|row| row.effect != Effect::Restart && named(row));
+        files.extend(rows.map(|row| super::section::join(&table.path, row.key)));
+    }
+    assert_eq!(
+        files,
+        [
+            "http.token_file",      // tests/daemon/operate.rs: actions_over_an_address_need_the_operators_token
+            "domains.tokens",       // tests/daemon/reload.rs: tenants_come_and_go_and_tokens_change
+            "domains.relay_tokens", // the same function
+            "domains.relay_socket", // no file: engines are told its path
+        ]
+    );
+}
