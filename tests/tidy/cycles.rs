@@ -18,6 +18,7 @@ pub const KNOWN: &[(&str, &[&[&str]])] = &[
     ("kernels/sim/src", &[&["emulator", "stream"]]),
     ("ffi/python/src", &[&["blocks", "channel"], &["cuda", "dlpack"]]),
     ("src/rt", &[]),
+    ("src/http", &[]),
     ("src/nvme", &[]),
     ("src/relay", &[]),
     // Threads publish what the health monitor reads, and beat its heartbeats.

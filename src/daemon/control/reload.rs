@@ -7,7 +7,7 @@ use crate::attach::Tokens;
 use crate::config::{Change, Effect};
 use crate::error::Error;
 use crate::host::{NodeMessage, bytes_per_day};
-use crate::http::Access;
+use crate::http;
 use crate::status::Quota;
 use crate::supervisor;
 use std::path::Path;
@@ -34,7 +34,7 @@ impl Control {
         let (next, changes) = self.config.reloaded(self.source.load()?);
         // Everything that can fail comes before the first change.
         let tokens = Tokens::load(&next.domains)?;
-        let access = Access::new(&next.http)?;
+        let access = http::access(&next.http)?;
         if next.daemon.log != self.config.daemon.log {
             self.log.change(&next.daemon.log)?;
         }

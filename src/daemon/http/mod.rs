@@ -1,5 +1,5 @@
 //! HTTP server for operators and monitoring: metrics, health, status, and actions. It serves on a Unix socket beside the attach
-//! socket, for tools on this machine, and on an address, loopback by default. [`access`] says who may read and act.
+//! socket, for tools on this machine, and on an address, loopback by default. [`kvtide_http::access`] says who may read and act.
 //!
 //! | path | answer |
 //! | --- | --- |
@@ -14,19 +14,16 @@
 //!
 //! One thread with its own runtime serves all requests, so HTTP cannot block a core thread. The thread asks the health monitor
 //! ([`crate::status`]) for a snapshot and renders it; it keeps no state of its own. Connections are bounded in number and in time
-//! ([`listener`]). This module does not compute figures; [`metrics`] is the only place that names them.
+//! ([`kvtide_http::listener`]). This module does not compute figures; [`metrics`] is the only place that names them.
 
-mod access;
 pub mod client;
-mod listener;
 mod metrics;
 pub mod operate;
 mod page;
 mod routes;
 mod server;
 
-pub(crate) use access::Access;
 pub(crate) use operate::Purging;
-pub(crate) use routes::Daemon;
+pub(crate) use routes::{Daemon, access};
 pub use server::socket_beside;
 pub(crate) use server::{HttpServer, bind, bind_socket};

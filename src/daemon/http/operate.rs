@@ -7,6 +7,7 @@ use crate::orders::{Order, Purge, PurgeEvent};
 use crate::space::{Operate, Operated, Operation, SpaceMessage};
 use crate::status::{SessionInfo, Snapshot, SpaceStatus};
 use axum::http::StatusCode;
+use kvtide_http::access::Refused;
 use kvtide_nvme::DiskStatus;
 use kvtide_tiering::ByTier;
 use kvtide_tiering::api::Eviction;
@@ -26,9 +27,6 @@ const CLEAR: Duration = Duration::from_secs(1);
 const PURGE: Duration = Duration::from_secs(1);
 /// Maximum matches of a search.
 const MATCHES_MAX: usize = 100;
-
-/// A refusal: status and text.
-pub(super) type Refused = (StatusCode, String);
 
 /// Answer to a search.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

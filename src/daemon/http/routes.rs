@@ -1,10 +1,11 @@
 //! Paths and their handlers.
 
-use super::access::{Access, Wants};
-use super::listener::{Client, Peer};
 use super::metrics::{self, Format};
-use super::operate::{OnBlock, Purging, Refused, hash_of};
+use super::operate::{OnBlock, Purging, hash_of};
 use super::page;
+use crate::attach;
+use crate::config;
+use crate::error::Error;
 use crate::orders::Order;
 use crate::output::Versioned;
 use crate::status::{HealthMonitor, HttpCounters, Snapshot, ThreadRegistry};
@@ -15,6 +16,9 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use kvtide_http::access::{Access, Refused, Wants};
+use kvtide_http::guard::{SHOWN_MAX, answer, guarded, refuse, shown};
+use kvtide_http::listener::{Client, Peer};
 use kvtide_rt::mail::Address;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -22,15 +26,18 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
 
 /// Maximum wait for the health monitor. It answers within 0.1 s unless the machine is too busy to run it.
 const MONITOR_MAX: Duration = Duration::from_secs(5);
 
 /// Maximum bytes of an action's body: a hash or a name.
 const ACTION_BYTES_MAX: usize = 64 << 10;
-/// Maximum characters of a path or body in a message.
-const SHOWN_MAX: usize = 200;
+
+/// Read the operator's token, if its file is configured.
+pub(crate) fn access(config: &config::Http) -> Result<Access, Error> {
+    let token = config.token_file.as_deref().map(attach::read_token).transpose()?;
+    Ok(Access::new(token.as_ref()))
+}
 
 /// What the handlers ask.
 #[derive(Clone, Debug)]
@@ -111,10 +118,6 @@ async fn admit(
     let answer = next.run(Request::from_parts(head, bytes.into())).await;
     tracing::info!("{client}: {path} {what:?}: {}", answer.status());
     answer
-}
-
-fn refuse((status, error): Refused) -> Response {
-    answer(status, &json!({ "error": error }))
 }
 
 /// Return the body of an action.
@@ -221,50 +224,6 @@ struct Asked {
     q: String,
 }
 
-/// Wrap a router: a request in a handler marks its connection as busy, and a panic in a handler is answered with 500.
-pub(super) fn guarded(router: Router, counters: HttpCounters) -> Router {
-    router.layer(middleware::from_fn_with_state(counters, guard))
-}
-
-/// Run the handler of a request. A panic in it is a bug: it is counted and answered with 500, and the connection stays open.
-async fn guard(
-    State(counters): State<HttpCounters>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
-    request: Request,
-    next: Next,
-) -> Response {
-    peer.requested();
-    let path = shown(request.uri());
-    if let Err(refused) = Access::check_host(peer.client(), request.headers()) {
-        counters.refused();
-        tracing::warn!("{}: {path} refused: {}", peer.client(), refused.1);
-        return refuse(refused);
-    }
-    // A separate task contains the panic. Dropping the set aborts the task when the client disconnects.
-    let mut tasks = JoinSet::new();
-    tasks.spawn(next.run(request));
-    match tasks.join_next().await {
-        Some(Ok(response)) => response,
-        Some(Err(_)) | None => {
-            let panics = counters.panicked();
-            // Log the 1st, 2nd, 4th, 8th, ... panic only: a periodic scraper must not fill the log.
-            if panics.is_power_of_two() {
-                tracing::error!(
-                    "HTTP: the handler of {path} panicked (panic {panics} since start). This is a bug in kvtide; please report it"
-                );
-            }
-            let text =
-                format!("{path}: kvtide panicked while it handled this request; see its log. Please report this bug\n");
-            (StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
-        }
-    }
-}
-
-/// Return the path of a request for messages, cut.
-fn shown(uri: &Uri) -> String {
-    uri.path().chars().take(SHOWN_MAX).collect()
-}
-
 async fn index(headers: HeaderMap) -> Response {
     page::index(&headers).unwrap_or_else(|| PATHS.into_response())
 }
@@ -329,16 +288,6 @@ async fn status(State(daemon): State<Daemon>) -> Response {
     match snapshot(&daemon).await {
         Ok(snapshot) => answer(StatusCode::OK, &*snapshot),
         Err(refusal) => refusal,
-    }
-}
-
-fn answer(code: StatusCode, value: &impl Serialize) -> Response {
-    let json = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
-    match serde_json::to_string_pretty(value) {
-        Ok(text) => (code, json, text + "\n").into_response(),
-        Err(error) => {
-            (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot render the answer: {error}\n")).into_response()
-        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! Thread of the HTTP server. Its listeners are bound before any other thread starts; it ends after all others.
 
-use super::listener::{BOUNDS, Bounded, Peer, Places, Source};
 use super::routes::{self, Daemon};
 use crate::error::Error;
 use crate::status::HttpCounters;
+use kvtide_http::listener::{BOUNDS, Bounded, Peer, Places, Source};
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};

@@ -1,8 +1,8 @@
 //! Registry of the threads' published figures, and the daemon's stage. Shared by the threads and the health monitor.
 
+use super::HttpCounters;
 use super::endurance::Bounds;
 use super::history::History;
-use super::http::HttpCounters;
 use super::snapshot::RelayStatus;
 use super::tenants::Quota;
 use crate::host::HostStatus;

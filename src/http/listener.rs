@@ -5,7 +5,7 @@
 //! * Some connections are reserved for clients on this machine.
 //! * Each phase of a connection has its own timeout ([`Bounds`]). Receiving or sending single bytes does not extend it.
 
-use crate::status::HttpCounters;
+use crate::counters::HttpCounters;
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 /// Limits on the connections of a listener.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
+pub struct Bounds {
     /// Maximum connections.
     pub connections: usize,
     /// Connections reserved for clients on this machine, out of `connections`.
@@ -38,7 +38,7 @@ pub(super) struct Bounds {
 
 /// Limits of the HTTP server. Scrapers and operators need a few connections; the others absorb a burst of silent clients. The idle
 /// timeout is longer than the usual 15 s between two scrapes, so a scraper keeps its connection.
-pub(super) const BOUNDS: Bounds = Bounds {
+pub const BOUNDS: Bounds = Bounds {
     connections: 128,
     loopback: 32,
     header: Duration::from_secs(2),
@@ -50,7 +50,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Where connections come from.
 #[derive(Debug)]
-pub(super) enum Source {
+pub enum Source {
     /// An address, loopback by default.
     Tcp(TcpListener),
     /// The socket of this machine's tools.
@@ -76,7 +76,7 @@ impl Source {
 
 /// The client of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Client {
+pub enum Client {
     /// It came over the socket of this machine's tools.
     User {
         /// Its user.
@@ -112,7 +112,7 @@ impl<T: AsyncRead + AsyncWrite + std::fmt::Debug + Send + Unpin> Stream for T {}
 
 /// A listener that bounds its connections.
 #[derive(Debug)]
-pub(super) struct Bounded {
+pub struct Bounded {
     source: Source,
     places: Places,
     /// Consecutive failed accepts.
@@ -209,7 +209,7 @@ struct Entry {
 
 /// Table of the connections of all listeners, with its limits.
 #[derive(Clone, Debug)]
-pub(super) struct Places {
+pub struct Places {
     bounds: Bounds,
     counters: HttpCounters,
     table: Arc<Mutex<Table>>,
@@ -307,7 +307,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Connection as seen by the handlers of its requests.
 #[derive(Clone, Debug)]
-pub(super) struct Peer {
+pub struct Peer {
     client: Client,
     state: Arc<Mutex<State>>,
     answer: Duration,
@@ -339,7 +339,7 @@ impl Connected<IncomingStream<'_, Bounded>> for Peer {
 
 /// Connection. I/O fails, and the server then closes it, when a phase exceeds its timeout or another connection needs the place.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub struct Connection {
     stream: Box<dyn Stream>,
     place: Place,
     due: Pin<Box<Sleep>>,
@@ -445,7 +445,7 @@ impl AsyncWrite for Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::routes::guarded;
+    use crate::guard::guarded;
     use axum::Router;
     use axum::routing::get;
     use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! Counters of the HTTP server, which the health monitor reads for the snapshot.
+//! Counters of HTTP faults, shared by all that count them.
 
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub struct HttpTotals {
 
 /// The counters, shared by all clones.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct HttpCounters(Arc<Counters>);
+pub struct HttpCounters(Arc<Counters>);
 
 #[derive(Debug, Default)]
 struct Counters {

@@ -6,19 +6,20 @@
 //! | loopback address | yes | yes | with the operator's token |
 //! | another machine | yes | with the operator's token, if one is configured | with the operator's token |
 
-use super::listener::Client;
-use crate::attach;
-use crate::config;
-use crate::error::Error;
+use crate::listener::Client;
 use axum::http::{HeaderMap, StatusCode, header};
+use kvtide_wire::hello::Token;
 use sha2::{Digest, Sha256};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use subtle::ConstantTimeEq;
 
+/// A refusal: status and text.
+pub type Refused = (StatusCode, String);
+
 /// What a request wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wants {
+pub enum Wants {
     /// Names and figures.
     Read,
     /// A change, or whether a block is cached.
@@ -27,7 +28,7 @@ pub(super) enum Wants {
 
 /// The rules, with the operator's token. Only its hash stays in memory. Clones share it.
 #[derive(Clone)]
-pub(crate) struct Access {
+pub struct Access {
     token: Arc<Mutex<Option<[u8; 32]>>>,
 }
 
@@ -39,10 +40,10 @@ impl std::fmt::Debug for Access {
 }
 
 impl Access {
-    /// Read the token file, if one is configured.
-    pub fn new(config: &config::Http) -> Result<Access, Error> {
-        let token = config.token_file.as_deref().map(attach::read_token).transpose()?;
-        Ok(Access::of(token.map(|token| Sha256::digest(token.secret()).into())))
+    /// Make the rules with the operator's token, if there is one.
+    #[must_use]
+    pub fn new(token: Option<&Token>) -> Access {
+        Access::of(token.map(|token| Sha256::digest(token.secret()).into()))
     }
 
     fn of(token: Option<[u8; 32]>) -> Access {
@@ -60,7 +61,7 @@ impl Access {
 
     /// Refuse a request from this machine that a web page of another site may have caused a browser to send: its name, which its owner
     /// let point to this machine, is in `Host`. Accepted are addresses, names without a dot, and this machine's own name.
-    pub(super) fn check_host(client: Client, headers: &HeaderMap) -> Result<(), (StatusCode, String)> {
+    pub fn check_host(client: Client, headers: &HeaderMap) -> Result<(), Refused> {
         if client != (Client::Address { loopback: true }) {
             return Ok(());
         }
@@ -75,7 +76,7 @@ impl Access {
     }
 
     /// Check a request. An error is the status and the text to answer.
-    pub(super) fn check(&self, client: Client, headers: &HeaderMap, wants: Wants) -> Result<(), (StatusCode, String)> {
+    pub fn check(&self, client: Client, headers: &HeaderMap, wants: Wants) -> Result<(), Refused> {
         let us = rustix::process::geteuid().as_raw();
         match (client, wants) {
             (Client::User { .. } | Client::Address { loopback: true }, Wants::Read) => return Ok(()),
