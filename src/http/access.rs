@@ -1,10 +1,12 @@
-//! Who may read and who may act over HTTP.
+//! Who may read and who may act over HTTP, as seen by both processes. [`Wants::Read`] is of the daemon only.
 //!
-//! | client | metrics, health | status, history, search of names | search of a hash; pin, unpin, evict, clear, drain, purge, reload |
-//! | --- | --- | --- | --- |
-//! | socket of this machine's tools | yes | yes | root and the daemon's user |
-//! | loopback address | yes | yes | with the operator's token |
-//! | another machine | yes | with the operator's token, if one is configured | with the operator's token |
+//! | client | read: status, history, search of names | act: whatever changes something, or reveals whether a block is cached |
+//! | --- | --- | --- |
+//! | socket of this machine's tools | yes | root and the process's user |
+//! | loopback address | yes | with the operator's token |
+//! | another machine | with the operator's token, if one is configured | with the operator's token |
+//!
+//! Metrics and health are open to all.
 
 use crate::listener::Client;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -30,6 +32,8 @@ pub enum Wants {
 #[derive(Clone)]
 pub struct Access {
     token: Arc<Mutex<Option<[u8; 32]>>>,
+    /// The answer to an action over an address while no token is configured.
+    missing: &'static str,
 }
 
 /// Omit the hash.
@@ -40,14 +44,12 @@ impl std::fmt::Debug for Access {
 }
 
 impl Access {
-    /// Make the rules with the operator's token, if there is one.
+    /// Make the rules with the operator's token, if there is one. `missing` answers actions over an address while there is none; it
+    /// says what to set.
     #[must_use]
-    pub fn new(token: Option<&Token>) -> Access {
-        Access::of(token.map(|token| Sha256::digest(token.secret()).into()))
-    }
-
-    fn of(token: Option<[u8; 32]>) -> Access {
-        Access { token: Arc::new(Mutex::new(token)) }
+    pub fn new(token: Option<&Token>, missing: &'static str) -> Access {
+        let token = token.map(|token| Sha256::digest(token.secret()).into());
+        Access { token: Arc::new(Mutex::new(token)), missing }
     }
 
     /// Take the token of `read`, which a reload has read, in all clones.
@@ -92,9 +94,7 @@ impl Access {
             (Client::Address { .. }, _) => {}
         }
         let Some(known) = self.token() else {
-            let text = "searches of hashes and changes over an address need the operator's token: set [http] token_file, or use the kvtide tool on the daemon's \
-                        machine without --http";
-            return Err((StatusCode::FORBIDDEN, text.to_owned()));
+            return Err((StatusCode::FORBIDDEN, self.missing.to_owned()));
         };
         let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
         let Some(shown) = shown else {
@@ -131,7 +131,8 @@ mod tests {
     const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
     fn status(token: bool, client: Client, header: Option<&str>, wants: Wants) -> u16 {
-        let access = Access::of(token.then(|| Sha256::digest(SECRET).into()));
+        let token = token.then(|| Token::new(SECRET.as_bytes()).unwrap());
+        let access = Access::new(token.as_ref(), "set it");
         let mut headers = HeaderMap::new();
         if let Some(value) = header {
             headers.insert(header::AUTHORIZATION, HeaderValue::from_str(value).unwrap());

@@ -445,9 +445,12 @@ impl AsyncWrite for Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::guarded;
+    use crate::bodies::{Bodies, BodyBounds};
+    use crate::guard::{guarded, refuse};
     use axum::Router;
-    use axum::routing::get;
+    use axum::extract::Request;
+    use axum::response::IntoResponse;
+    use axum::routing::{get, post};
     use std::io::{Read, Write};
     use std::net::{SocketAddr, TcpStream as Peer};
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -485,6 +488,12 @@ mod tests {
             "hello"
         };
         let router = router.route("/soon", get(soon));
+        let bodies = Bodies::new(BodyBounds { each: 64, total: 64, time: SHORT });
+        let body = async move |request: Request| match bodies.receive(request.into_body()).await {
+            Ok(received) => received.bytes.into_response(),
+            Err(refused) => refuse(refused),
+        };
+        let router = router.route("/body", post(body));
         let counters = HttpCounters::default();
         let router = guarded(router, counters.clone());
         let (told, places) = std::sync::mpsc::channel();
@@ -649,6 +658,19 @@ mod tests {
         let mut answer = Vec::new();
         let read = peer.read_to_end(&mut answer);
         assert!(read.is_err() || answer.len() < ANSWER_BYTES, "{} bytes received", answer.len());
+    }
+
+    #[test]
+    fn a_body_that_does_not_arrive_is_answered_and_its_connection_closed() {
+        let (address, _) = serve(LAX);
+        let mut peer = connect(address);
+        let mut send = |sent: &str| peer.write_all(format!("POST /body HTTP/1.1\r\nHost: k\r\n{sent}").as_bytes());
+        send("Content-Length: 5\r\n\r\nwhole").unwrap();
+        send("Content-Length: 64\r\n\r\npart").unwrap();
+        let mut answers = String::new();
+        peer.read_to_string(&mut answers).unwrap();
+        assert!(answers.starts_with("HTTP/1.1 200 ") && answers.contains("wholeHTTP/1.1 408 "), "{answers}");
+        assert!(answers.contains("the body did not arrive within"), "{answers}");
     }
 
     #[test]

@@ -6,17 +6,10 @@
 use crate::config::Domain;
 use crate::error::Error;
 use kvtide_wire::hello::Token;
-use rustix::fs::{Mode, OFlags};
+use kvtide_wire::os::token::Unusable;
 use sha2::{Digest, Sha256};
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
-
-/// Permission bits that a token file must not have: any for others, write for the group. Reading by the group is allowed: a service
-/// that does not run as root reads root's files through its group.
-const FORBIDDEN_MODE: u32 = 0o027;
 
 /// Hashes of the tokens of all domains.
 #[derive(Default)]
@@ -85,30 +78,10 @@ fn hash(token: &Token) -> [u8; 32] {
 
 /// Read a token file, if only root, the daemon's user and the file's group can read or write it.
 pub(crate) fn read(path: &Path) -> Result<Token, Error> {
-    let failed = |source: io::Error| Error::File { action: "read the token file", path: path.into(), source };
-    // Check the opened file, since the path may name another file by now. NONBLOCK: opening a FIFO must not block the daemon.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let mut file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?);
-    let found = file.metadata().map_err(failed)?;
-    if !found.is_file() {
-        return Err(refused(path, "not a regular file".into()));
-    }
-    let us = rustix::process::geteuid().as_raw();
-    if found.uid() != 0 && found.uid() != us {
-        let owner = found.uid();
-        return Err(refused(path, format!("owned by uid {owner}; must be owned by root or the daemon's user ({us})")));
-    }
-    if found.mode() & FORBIDDEN_MODE != 0 {
-        let mode = found.mode() & 0o777;
-        return Err(refused(
-            path,
-            format!(
-                "mode {mode:04o} gives access to other users or write access to the group. Run: chmod 0640 {}",
-                path.display()
-            ),
-        ));
-    }
-    kvtide_wire::os::token::read(&mut file, path).map_err(|error| refused(path, error.to_string()))
+    kvtide_wire::os::token::read_file(path).map_err(|error| match error {
+        Unusable::Unreadable(source) => Error::File { action: "read the token file", path: path.into(), source },
+        Unusable::Refused(why) => refused(path, why),
+    })
 }
 
 fn refused(path: &Path, why: String) -> Error {
@@ -118,6 +91,7 @@ fn refused(path: &Path, why: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::Mode;
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{PermissionsExt, symlink};
 

@@ -17,6 +17,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use kvtide_http::access::{Access, Refused, Wants};
+use kvtide_http::bodies::{Bodies, BodyBounds};
 use kvtide_http::guard::{SHOWN_MAX, answer, guarded, refuse, shown};
 use kvtide_http::listener::{Client, Peer};
 use kvtide_rt::mail::Address;
@@ -30,13 +31,20 @@ use tokio::sync::oneshot;
 /// Maximum wait for the health monitor. It answers within 0.1 s unless the machine is too busy to run it.
 const MONITOR_MAX: Duration = Duration::from_secs(5);
 
-/// Maximum bytes of an action's body: a hash or a name.
-const ACTION_BYTES_MAX: usize = 64 << 10;
+/// Limits on the bodies of actions: a hash or a name each. The time is shorter than that of a handler ([`BOUNDS`]), so the client gets
+/// the reason.
+///
+/// [`BOUNDS`]: kvtide_http::listener::BOUNDS
+pub(super) const BODIES: BodyBounds = BodyBounds { each: 64 << 10, total: 1 << 20, time: Duration::from_secs(5) };
+
+/// Answer to an action over an address while no token is configured.
+const NO_TOKEN: &str = "searches of hashes and changes over an address need the operator's token: set [http] token_file, or use the \
+                        kvtide tool on the daemon's machine without --http";
 
 /// Read the operator's token, if its file is configured.
 pub(crate) fn access(config: &config::Http) -> Result<Access, Error> {
     let token = config.token_file.as_deref().map(attach::read_token).transpose()?;
-    Ok(Access::new(token.as_ref()))
+    Ok(Access::new(token.as_ref(), NO_TOKEN))
 }
 
 /// What the handlers ask.
@@ -65,7 +73,7 @@ impl Daemon {
 }
 
 /// Build the router of all paths.
-pub(super) fn router(daemon: Daemon, counters: HttpCounters) -> Router {
+pub(super) fn router(daemon: Daemon, counters: HttpCounters, bodies: &Bodies) -> Router {
     let acts = Router::new()
         .route("/v1/cache/pin", post(pin))
         .route("/v1/cache/unpin", post(unpin))
@@ -74,12 +82,12 @@ pub(super) fn router(daemon: Daemon, counters: HttpCounters) -> Router {
         .route("/v1/drain", post(drain))
         .route("/v1/purge", post(purge))
         .route("/v1/reload", post(reload))
-        .layer(middleware::from_fn_with_state((daemon.clone(), Wants::Act), admit));
+        .layer(middleware::from_fn_with_state((daemon.clone(), Wants::Act, bodies.clone()), admit));
     let reads = Router::new()
         .route("/v1/status", get(status))
         .route("/v1/history", get(history))
         .route("/v1/cache/search", get(search))
-        .layer(middleware::from_fn_with_state((daemon.clone(), Wants::Read), admit));
+        .layer(middleware::from_fn_with_state((daemon.clone(), Wants::Read, bodies.clone()), admit));
     let router = Router::new()
         .route("/", get(index))
         .route("/metrics", get(scrape))
@@ -96,7 +104,7 @@ pub(super) fn router(daemon: Daemon, counters: HttpCounters) -> Router {
 
 /// Refuse clients that may not do what the path does.
 async fn admit(
-    State((daemon, wants)): State<(Daemon, Wants)>,
+    State((daemon, wants, bodies)): State<(Daemon, Wants, Bodies)>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     request: Request,
     next: Next,
@@ -110,12 +118,15 @@ async fn admit(
     }
     // The audit line: who, what, result.
     let (head, body) = request.into_parts();
-    let bytes = match axum::body::to_bytes(body, ACTION_BYTES_MAX).await {
-        Ok(bytes) => bytes,
-        Err(error) => return refuse((StatusCode::BAD_REQUEST, format!("cannot read the body: {error}"))),
+    let received = match bodies.receive(body).await {
+        Ok(received) => received,
+        Err(refused) => {
+            tracing::warn!("{client}: {path} refused: {}", refused.1);
+            return refuse(refused);
+        }
     };
-    let what: String = String::from_utf8_lossy(&bytes).chars().take(SHOWN_MAX).collect();
-    let answer = next.run(Request::from_parts(head, bytes.into())).await;
+    let what: String = String::from_utf8_lossy(&received.bytes).chars().take(SHOWN_MAX).collect();
+    let answer = next.run(Request::from_parts(head, received.bytes.clone().into())).await;
     tracing::info!("{client}: {path} {what:?}: {}", answer.status());
     answer
 }

@@ -1,8 +1,9 @@
 //! Thread of the HTTP server. Its listeners are bound before any other thread starts; it ends after all others.
 
-use super::routes::{self, Daemon};
+use super::routes::{self, BODIES, Daemon};
 use crate::error::Error;
 use crate::status::HttpCounters;
+use kvtide_http::bodies::Bodies;
 use kvtide_http::listener::{BOUNDS, Bounded, Peer, Places, Source};
 use std::fs;
 use std::io;
@@ -122,6 +123,7 @@ impl HttpServer {
             let unix = tokio::net::UnixListener::from_std(unix).map(Source::Unix);
             let tcp = tcp.map(|tcp| tokio::net::TcpListener::from_std(tcp).map(Source::Tcp));
             let places = Places::new(BOUNDS, counters.clone());
+            let bodies = Bodies::new(BODIES);
             let (stop, stopped) = watch::channel(());
             let mut servers = JoinSet::new();
             for source in tcp.into_iter().chain([unix]) {
@@ -129,7 +131,7 @@ impl HttpServer {
                     Ok(source) => Bounded::new(source, &places),
                     Err(error) => return tracing::error!("cannot serve HTTP: {error}"),
                 };
-                let router = routes::router(daemon.clone(), counters.clone());
+                let router = routes::router(daemon.clone(), counters.clone(), &bodies);
                 let service = router.into_make_service_with_connect_info::<Peer>();
                 let mut stopped = stopped.clone();
                 let server = axum::serve(listener, service).with_graceful_shutdown(async move {
