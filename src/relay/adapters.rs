@@ -13,7 +13,6 @@ use kvtide_wire::os::socket::Listener;
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::net::{UnixListener, UnixStream};
@@ -43,7 +42,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// # Errors
 /// A token file cannot be used, or the socket cannot be bound.
 pub fn start(settings: &config::Adapters, domain: usize, spaces: &Arc<Spaces>) -> Result<(), Error> {
-    let tokens = settings.tokens.iter().map(|path| token(path)).collect::<Result<_, _>>()?;
+    let tokens = settings.tokens.iter().map(|path| config::read_token(path)).collect::<Result<_, _>>()?;
     let access = Access { uids: settings.uids.clone(), tokens };
     let failed = |source| Error::Socket { path: settings.socket.clone(), source };
     let path = Listener::bind(&settings.socket, MODE).map_err(failed)?;
@@ -64,12 +63,6 @@ pub fn start(settings: &config::Adapters, domain: usize, spaces: &Arc<Spaces>) -
         drop(path); // its drop removes the socket
     });
     Ok(())
-}
-
-fn token(path: &Path) -> Result<Token, Error> {
-    let failed = |why: String| Error::Token { path: path.into(), why };
-    let mut file = std::fs::File::open(path).map_err(|error| failed(error.to_string()))?;
-    kvtide_wire::os::token::read(&mut file, path).map_err(|error| failed(error.to_string()))
 }
 
 /// The engines that may ask.

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::name::SharedKey;
+use kvtide_wire::hello::Token;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -209,17 +210,24 @@ impl TcpEndpoint {
 }
 
 /// `[http]`
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Http {
-    /// Address, without authentication.
+    /// Address. Metrics and health need no authentication.
     pub listen: SocketAddr,
+    /// File with the operator's token, which recalls and notes need; without one they are refused.
+    pub token_file: Option<PathBuf>,
 }
 
 impl Default for Http {
     fn default() -> Http {
-        Http { listen: SocketAddr::from(([127, 0, 0, 1], 9418)) }
+        Http { listen: SocketAddr::from(([127, 0, 0, 1], 9418)), token_file: None }
     }
+}
+
+/// Read a token file, if only root, this user and the file's group can read or write it.
+pub(crate) fn read_token(path: &Path) -> Result<Token, Error> {
+    kvtide_wire::os::token::read_file(path).map_err(|error| Error::Token { path: path.into(), why: error.to_string() })
 }
 
 fn yes() -> bool {

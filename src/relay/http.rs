@@ -1,17 +1,25 @@
 //! HTTP of the relay: metrics, health, recalls, and tokens of blocks.
 
 use crate::breaker::BreakerState;
+use crate::config;
 use crate::error::Error;
 use crate::queue::Recall;
+use crate::requests::{Ask, Note};
 use crate::space::NotOut;
 use crate::spaces::{Figures, Names, Spaces as Relay};
 use crate::store::ErrorKind;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::Router;
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
-use serde::{Deserialize, Serialize};
-use std::fmt::Write;
+use kvtide_http::access::{Access, Refused, Wants};
+use kvtide_http::bodies::{Bodies, BodyBounds};
+use kvtide_http::counters::HttpCounters;
+use kvtide_http::guard::{guarded, refuse, shown};
+use kvtide_http::listener::{BOUNDS, Bounded, Bounds, Peer, Places, Source};
+use serde::Serialize;
+use std::fmt::{Display, Write};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -19,12 +27,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// Maximum bytes of a request: the hashes of half a million blocks.
-const BODY_MAX: usize = 20 << 20;
+/// Limits on bodies. The largest has the hashes of half a million blocks; two of them at a time. A machine of the same network sends one
+/// in less than a second.
+const BODIES: BodyBounds = BodyBounds { each: 20 << 20, total: 40 << 20, time: Duration::from_secs(5) };
 /// Maximum time of a recall.
 const RECALL_MAX: Duration = Duration::from_secs(3600);
 /// Maximum time that a request may wait for its blocks.
 const WAIT_MAX: Duration = Duration::from_secs(60);
+/// Limits on connections: those of the daemon, but a recall may wait.
+const CONNECTIONS: Bounds = Bounds { answer: BOUNDS.answer.saturating_add(WAIT_MAX), ..BOUNDS };
+/// Answer to `/v1/recall` and `/v1/note` while no token is configured.
+const NO_TOKEN: &str = "/v1/recall and /v1/note need the operator's token: set [http] token_file in the relay's configuration, and send its token";
 
 /// Bind the listener. Return it with its address.
 pub fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
@@ -33,23 +46,44 @@ pub fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
     listener.set_nonblocking(true).map_err(failed)?;
     if !address.ip().is_loopback() {
         tracing::warn!(
-            "HTTP on {address} is reachable from other machines without authentication: they can have blocks brought in"
+            "HTTP on {address} is reachable from other machines: metrics, with the names of models and domains, need no token"
         );
     }
     let bound = listener.local_addr().map_err(failed)?;
     Ok((listener, bound))
 }
 
+/// Read the operator's token, if its file is configured.
+pub fn access(config: &config::Http) -> Result<Access, Error> {
+    let token = config.token_file.as_deref().map(config::read_token).transpose()?;
+    Ok(Access::new(token.as_ref(), NO_TOKEN))
+}
+
+/// What the handlers need.
+#[derive(Clone)]
+struct Api {
+    relay: Arc<Relay>,
+    access: Access,
+    bodies: Bodies,
+    counters: HttpCounters,
+}
+
 /// Serve until the runtime ends.
-pub async fn serve(listener: TcpListener, relay: Arc<Relay>) {
+pub async fn serve(listener: TcpListener, relay: Arc<Relay>, access: Access) {
+    let counters = HttpCounters::default();
+    let api = Api { relay, access, bodies: Bodies::new(BODIES), counters: counters.clone() };
     let router = Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/metrics", get(metrics))
-        .route("/v1/recall", post(recall).layer(DefaultBodyLimit::max(BODY_MAX)))
-        .route("/v1/note", post(note).layer(DefaultBodyLimit::max(BODY_MAX)))
-        .with_state(relay);
+        .route("/v1/recall", post(recall))
+        .route("/v1/note", post(note))
+        .with_state(api);
+    let router = guarded(router, counters.clone());
     let served = match tokio::net::TcpListener::from_std(listener) {
-        Ok(listener) => axum::serve(listener, router).await,
+        Ok(listener) => {
+            let listener = Bounded::new(Source::Tcp(listener), &Places::new(CONNECTIONS, counters));
+            axum::serve(listener, router.into_make_service_with_connect_info::<Peer>()).await
+        }
         Err(error) => Err(error),
     };
     if let Err(error) = served {
@@ -57,20 +91,37 @@ pub async fn serve(listener: TcpListener, relay: Arc<Relay>) {
     }
 }
 
-/// A request to bring a prefix in.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Ask {
-    /// Fingerprint of the space: 64 hexadecimal digits.
-    fingerprint: String,
-    /// Hashes of the blocks of a prefix, from the first on: 32 hexadecimal digits each.
-    hashes: Vec<String>,
-    /// Domain of the space; needed if spaces of several domains have the fingerprint.
-    #[serde(default)]
-    domain: Option<String>,
-    /// Milliseconds to wait for them.
-    #[serde(default)]
-    wait_ms: u64,
+impl Api {
+    /// Serve a request that acts: it needs the operator's token, is checked before its body is read, and leaves a line in the log: who,
+    /// what, result.
+    async fn act<T: Display, F: Future<Output = Result<Response, Refused>>>(
+        &self,
+        peer: &Peer,
+        request: Request,
+        parse: impl FnOnce(&[u8]) -> Result<T, String>,
+        act: impl FnOnce(T) -> F,
+    ) -> Response {
+        let (client, path) = (peer.client(), shown(request.uri()));
+        let mut what = String::new();
+        let result = async {
+            self.access.check(client, request.headers(), Wants::Act).inspect_err(|_| self.counters.refused())?;
+            let received = self.bodies.receive(request.into_body()).await?;
+            let asked = parse(&received.bytes).map_err(|why| (StatusCode::BAD_REQUEST, why))?;
+            what = format!(" of {asked}");
+            act(asked).await
+        }
+        .await;
+        match result {
+            Ok(answer) => {
+                tracing::info!("{client}: {path}{what}: {}", answer.status());
+                answer
+            }
+            Err((status, why)) => {
+                tracing::warn!("{client}: {path}{what} refused: {status}: {why}");
+                refuse((status, why))
+            }
+        }
+    }
 }
 
 /// Result of a recall.
@@ -83,91 +134,63 @@ struct Answer {
     blocks: Option<usize>,
 }
 
-async fn recall(State(relay): State<Arc<Relay>>, Json(ask): Json<Ask>) -> Result<Json<Answer>, (StatusCode, String)> {
-    let wrong = |why: &str| (StatusCode::BAD_REQUEST, format!("{why}\n"));
-    let fingerprint = bytes(&ask.fingerprint).ok_or_else(|| wrong("fingerprint: expected 64 hexadecimal digits"))?;
-    let hashes = hashes_of(&ask.hashes).ok_or_else(|| wrong(HASHES_EXPECTED))?;
+async fn recall(State(api): State<Api>, ConnectInfo(peer): ConnectInfo<Peer>, request: Request) -> Response {
+    api.act(&peer, request, Ask::parse, |ask| bring_in(&api.relay, ask)).await
+}
+
+async fn bring_in(relay: &Relay, ask: Ask) -> Result<Response, Refused> {
     let (done, brought) = oneshot::channel();
     // A request that does not wait wants the blocks nevertheless.
     let until = Instant::now() + RECALL_MAX;
+    let wait = ask.wait().min(WAIT_MAX);
+    let hashes = ask.hashes.0;
     if !relay.recall(
         ask.domain.as_deref(),
-        fingerprint,
+        ask.fingerprint.0,
         Recall { hashes, until, of_engine: false, fresh: false, expected: None, done },
     ) {
         let why = "no engine of this daemon has a space with this fingerprint open to relays, or spaces of several domains have it and \
-                   the request names no domain\n";
+                   the request names no domain";
         return Err((StatusCode::NOT_FOUND, why.into()));
     }
-    let wait = Duration::from_millis(ask.wait_ms).min(WAIT_MAX);
-    match tokio::time::timeout(wait, brought).await {
-        Ok(Ok(blocks)) => Ok(Json(Answer { done: true, blocks: Some(blocks) })),
-        Ok(Err(_)) => Err((StatusCode::SERVICE_UNAVAILABLE, "too many recalls wait, or the space has closed\n".into())),
-        Err(_) => Ok(Json(Answer { done: false, blocks: None })),
-    }
+    let answer = match tokio::time::timeout(wait, brought).await {
+        Ok(Ok(blocks)) => Answer { done: true, blocks: Some(blocks) },
+        Ok(Err(_)) => {
+            return Err((StatusCode::SERVICE_UNAVAILABLE, "too many recalls wait, or the space has closed".into()));
+        }
+        Err(_) => Answer { done: false, blocks: None },
+    };
+    Ok(axum::Json(answer).into_response())
 }
 
-/// Tokens of blocks, for KV events.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Note {
-    /// Fingerprint of the space: 64 hexadecimal digits.
-    fingerprint: String,
-    /// Hashes of blocks: 32 hexadecimal digits each.
-    hashes: Vec<String>,
-    /// Tokens of all of them: one page each.
-    tokens: Vec<u32>,
-    /// Parent of the first block; only checked to be a hash, because the feed has the parents.
-    #[serde(default)]
-    parent: Option<String>,
-    /// Name of the adapter with which they were computed.
-    #[serde(default)]
-    adapter: Option<String>,
+async fn note(State(api): State<Api>, ConnectInfo(peer): ConnectInfo<Peer>, request: Request) -> Response {
+    api.act(&peer, request, Note::parse, |note| keep(&api.relay, note)).await
 }
 
-async fn note(State(relay): State<Arc<Relay>>, Json(note): Json<Note>) -> Result<StatusCode, (StatusCode, String)> {
-    let wrong = |why: &str| (StatusCode::BAD_REQUEST, format!("{why}\n"));
-    let off = || (StatusCode::NOT_FOUND, "KV events are off; set [events] in the relay's configuration\n".to_owned());
+/// Keep the tokens of blocks.
+async fn keep(relay: &Relay, note: Note) -> Result<Response, Refused> {
+    let off = || (StatusCode::NOT_FOUND, "KV events are off; set [events] in the relay's configuration".to_owned());
     let events = relay.shared.events.clone().ok_or_else(off)?;
-    let fingerprint = bytes(&note.fingerprint).ok_or_else(|| wrong("fingerprint: expected 64 hexadecimal digits"))?;
-    let hashes = hashes_of(&note.hashes).ok_or_else(|| wrong(HASHES_EXPECTED))?;
-    if note.parent.as_ref().is_some_and(|parent| hash_of(parent).is_none()) {
-        return Err(wrong("parent: expected 32 hexadecimal digits"));
-    }
-    let adapter = note.adapter.filter(|name| !name.is_empty());
     // It writes a file.
-    let kept = tokio::task::spawn_blocking(move || events.note(&fingerprint, hashes, &note.tokens, adapter.as_deref()));
+    let kept = tokio::task::spawn_blocking(move || {
+        let adapter = note.adapter().map(str::to_owned);
+        events.note(&note.fingerprint.0, note.hashes.0, &note.tokens, adapter.as_deref())
+    });
     match kept.await {
-        Ok(Ok(())) => Ok(StatusCode::NO_CONTENT),
-        Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => Err(wrong(&format!("tokens: {error}"))),
+        Ok(Ok(())) => Ok(StatusCode::NO_CONTENT.into_response()),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => {
+            Err((StatusCode::BAD_REQUEST, format!("tokens: {error}")))
+        }
         Ok(Err(error)) => {
-            let why = format!("the tokens are not kept over a restart: cannot write their file: {error}\n");
+            let why = format!("the tokens are not kept over a restart: cannot write their file: {error}");
             Err((StatusCode::INSUFFICIENT_STORAGE, why))
         }
-        Err(error) => Err((StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n"))),
+        Err(error) => Err((StatusCode::INTERNAL_SERVER_ERROR, error.to_string())),
     }
 }
 
-const HASHES_EXPECTED: &str = "hashes: expected at least one, of 32 hexadecimal digits, none of them 0";
-
-fn hash_of(text: &str) -> Option<u128> {
-    (text.len() == 32).then(|| u128::from_str_radix(text, 16).ok()).flatten()
-}
-
-fn hashes_of(texts: &[String]) -> Option<Vec<u128>> {
-    let hashes: Option<Vec<u128>> = texts.iter().map(|text| hash_of(text)).collect();
-    hashes.filter(|hashes| !hashes.is_empty() && !hashes.contains(&0))
-}
-
-/// Return the bytes of hexadecimal digits.
-fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let digits: Option<Vec<u8>> = text.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
-    let pairs: Vec<u8> = digits?.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
-    pairs.try_into().ok().filter(|_| text.len() == 2 * N)
-}
-
-async fn metrics(State(relay): State<Arc<Relay>>) -> String {
-    text(&relay)
+async fn metrics(State(api): State<Api>) -> String {
+    text(&api.relay, &api.counters)
 }
 
 /// Return the value of a label as Prometheus' text format has it.
@@ -176,7 +199,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// Return the metrics in Prometheus' text format.
-fn text(relay: &Relay) -> String {
+fn text(relay: &Relay, http: &HttpCounters) -> String {
     let mut out = String::new();
     let mut family = |name: &str, kind: &str, help: &str, series: Vec<(String, u64)>| {
         let _ = write!(out, "# HELP kvtide_relay_{name} {help}\n# TYPE kvtide_relay_{name} {kind}\n");
@@ -259,6 +282,22 @@ fn text(relay: &Relay) -> String {
             family(name, "gauge", help, vec![(String::new(), value as u64)]);
         }
     }
+    let http = http.totals();
+    for (name, help, value) in [
+        (
+            "http_refused_total",
+            "Requests over HTTP refused for lack of the token, or because they name another host.",
+            http.refused,
+        ),
+        (
+            "http_dropped_connections_total",
+            "HTTP connections closed to make room for others.",
+            http.dropped_connections,
+        ),
+        ("http_panics_total", "HTTP requests whose handler panicked: a bug.", http.panics),
+    ] {
+        family(name, "counter", help, vec![(String::new(), value)]);
+    }
     let errors = ErrorKind::ALL.map(|kind| (format!("{{kind=\"{}\"}}", kind.name()), store.errors(kind)));
     family("store_errors_total", "counter", "Failed requests to the store.", errors.to_vec());
     let spaces = relay.figures();
@@ -276,16 +315,4 @@ fn text(relay: &Relay) -> String {
         family(family_name, "gauge", help, spaces.iter().map(of).collect());
     }
     out
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn only_whole_fingerprints_are_taken() {
-        let digits = "0f".repeat(32);
-        assert_eq!(super::bytes::<32>(&digits), Some([15; 32]));
-        for wrong in ["", &digits[1..], &digits[2..], &format!("{digits}0"), &digits.replace('f', "g")] {
-            assert_eq!(super::bytes::<32>(wrong), None, "{wrong}");
-        }
-    }
 }

@@ -7,7 +7,7 @@
 //! | `space` | one space: its sessions, the feed, threads that copy |
 //! | `chains`, `queue` | the cached blocks of the space; the runs to copy |
 //! | `adapters` | the socket where engines ask |
-//! | `http` | metrics, recalls, and tokens of blocks |
+//! | `http`, `requests` | metrics, recalls, and tokens of blocks; the bodies of these requests |
 //! | [`events`] | KV events for routers |
 //! | [`config`], [`error`] | the TOML file; errors |
 //! | [`name`] | keys of a space, and names of runs, which reveal nothing |
@@ -34,6 +34,7 @@ pub mod name;
 pub mod presence;
 mod queue;
 pub mod relay;
+mod requests;
 pub mod run;
 mod space;
 mod spaces;

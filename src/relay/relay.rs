@@ -50,9 +50,10 @@ impl Relay {
     /// Check the settings that a start needs, without a connection to the store.
     ///
     /// # Errors
-    /// A shared key cannot be used, or the URL or the options of the store are wrong.
+    /// A shared key or the token of HTTP cannot be used, or the URL or the options of the store are wrong.
     pub fn check(config: &Config, path: &Path) -> Result<(), Error> {
         config.shared_keys(path)?;
+        http::access(&config.http)?;
         open(config).map(drop)
     }
 
@@ -79,6 +80,7 @@ impl Relay {
         };
         let endpoint = Arc::new(Endpoint::new(store, settings));
         let presence = Arc::new(Presence::new(Arc::clone(&endpoint), PresenceConfig::default()));
+        let access = http::access(&config.http)?;
         let (listener, listen) = http::bind(config.http.listen)?;
         let events =
             config.events.as_ref().map(|settings| Events::open(settings, runtime.handle().clone()).map(Arc::new));
@@ -93,7 +95,7 @@ impl Relay {
             counters: Arc::new(Counters::default()),
         };
         let (spaces, over) = (Arc::new(Spaces::new(shared)), Arc::new(AtomicBool::new(false)));
-        runtime.spawn(http::serve(listener, Arc::clone(&spaces)));
+        runtime.spawn(http::serve(listener, Arc::clone(&spaces), access));
         for (index, domain) in spaces.shared.config.domains.iter().enumerate() {
             if let Some(settings) = &domain.adapters {
                 adapters::start(settings, index, &spaces)?;
