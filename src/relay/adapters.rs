@@ -10,7 +10,8 @@ use kvtide_wire::hello::{
     Token, What, is_local,
 };
 use kvtide_wire::os::socket::Listener;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,8 +22,17 @@ use tokio::task::{AbortHandle, JoinSet};
 
 /// Permission bits of the socket. The right to ask is decided by uid and token, as at the daemon's.
 const MODE: u32 = 0o666;
-/// Engines at a time.
-const CONNECTIONS_MAX: usize = 256;
+/// Engines of one user at a time that may ask for their uid.
+const USER_MAX: usize = 64;
+/// Engines of the domain at a time that may ask for their token, whatever their uid: containers often have the same. It is what the users of three
+/// uids could have.
+const TOKEN_MAX: usize = 3 * USER_MAX;
+/// Engines at a time: those with a token leave room for a user's.
+const CONNECTIONS_MAX: usize = TOKEN_MAX + USER_MAX;
+/// Connections at a time whose first message has not come, in all and of one user. An engine sends it at once, so one connection at a time is
+/// usual; engines of one user may start together.
+const WAITING_MAX: usize = 64;
+const USER_WAITING_MAX: usize = 16;
 /// Time for the first message of a connection.
 const HELLO: Duration = Duration::from_secs(5);
 /// Maximum time that a question waits for its space to be served, and the time between two looks.
@@ -32,8 +42,6 @@ const LOOK: Duration = Duration::from_millis(10);
 const AGAIN: Duration = Duration::from_millis(50);
 /// Time between two lines in the log about connections, and of the attempt to send the reason.
 const QUIET: Duration = Duration::from_secs(1);
-/// Connections of one user at a time.
-const USER_MAX: usize = 64;
 /// Pause after a failed accept: descriptors may be used up.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -56,6 +64,7 @@ pub fn start(settings: &config::Adapters, domain: usize, spaces: &Arc<Spaces>) -
         domain,
         spaces: Arc::clone(spaces),
         places: Places::default(),
+        waiting: Waiting::default(),
         logged: Mutex::default(),
     });
     spaces.shared.runtime.spawn(async move {
@@ -72,17 +81,16 @@ struct Access {
 }
 
 impl Access {
-    /// Return why an engine may not ask; `None` if it may. A token that is not known is refused even if the uid may ask.
-    fn refusal(&self, uid: u32, token: Option<&Token>) -> Option<String> {
+    /// Return by which right an engine asks, or why it may not. A token that is not known is refused even if the uid may ask.
+    fn admit(&self, uid: u32, token: Option<&Token>) -> Result<Right, String> {
         match token {
             // Each comparison takes the same time.
-            Some(token) => {
-                let known = self.tokens.iter().fold(false, |known, one| known | (one == token));
-                (!known)
-                    .then(|| "unknown token; the tokens of the relay's [domains.adapters] must list its file".into())
-            }
-            None if self.uids.contains(&uid) => None,
-            None => Some(format!(
+            Some(token) => match self.tokens.iter().fold(false, |known, one| known | (one == token)) {
+                true => Ok(Right::Token),
+                false => Err("unknown token; the tokens of the relay's [domains.adapters] must list its file".into()),
+            },
+            None if self.uids.contains(&uid) => Ok(Right::Uid(uid)),
+            None => Err(format!(
                 "uid {uid} may not ask; add it to the uids of the relay's [domains.adapters], or use a token"
             )),
         }
@@ -95,6 +103,7 @@ struct Adapters {
     domain: usize,
     spaces: Arc<Spaces>,
     places: Places,
+    waiting: Waiting,
     /// Time of the last line in the log about a connection.
     logged: Mutex<Option<Instant>>,
 }
@@ -128,43 +137,118 @@ impl Adapters {
     async fn serve(self: Arc<Self>, socket: UnixStream) {
         let Ok(uid) = socket.peer_cred().map(|peer| peer.uid()) else { return };
         let connection = Connection { socket, adapters: &self };
-        let Some(_place) = Place::take(&self.places, uid) else {
-            let text = format!("{CONNECTIONS_MAX} engines are connected, or {USER_MAX} of this user, the maximum");
-            return connection.end(uid, Status::Limit, text).await;
-        };
-        let end = match tokio::time::timeout(HELLO, connection.receive()).await {
-            Ok(Ok(Some(ToRelay::Hello(hello)))) => match self.access.refusal(uid, hello.token.as_ref()) {
-                None => connection.answer(hello).await,
-                Some(text) => Err((Status::Permission, text)),
-            },
-            Ok(Ok(Some(_))) => Err((Status::Protocol, "expected a hello first".into())),
-            Ok(Ok(None)) => Ok(()),
-            Ok(Err(end)) => Err(end),
-            Err(_) => Err((Status::TimedOut, format!("no message within {HELLO:?}"))),
-        };
-        if let Err((status, text)) = end {
+        if let Err((status, text)) = self.talk(&connection, uid).await {
             connection.end(uid, status, text).await;
         }
     }
+
+    /// Talk with an engine until it closes the connection. It takes a place only once it has shown that it may ask.
+    async fn talk(&self, connection: &Connection<'_>, uid: u32) -> Result<(), End> {
+        let first = {
+            let (_waits, gives_way) = self.waiting.enter(uid);
+            tokio::select! {
+                first = tokio::time::timeout(HELLO, connection.receive()) => first,
+                _ = gives_way => return Err((Status::Limit, "other connections need the place; send the hello at once".into())),
+            }
+        };
+        let hello = match first {
+            Ok(Ok(Some(ToRelay::Hello(hello)))) => hello,
+            Ok(Ok(Some(_))) => return Err((Status::Protocol, "expected a hello first".into())),
+            Ok(Ok(None)) => return Ok(()),
+            Ok(Err(end)) => return Err(end),
+            Err(_) => return Err((Status::TimedOut, format!("no message within {HELLO:?}"))),
+        };
+        let right = self.access.admit(uid, hello.token.as_ref()).map_err(|text| (Status::Permission, text))?;
+        let Some(_place) = Place::take(&self.places, right) else {
+            let of = match right {
+                Right::Uid(_) => format!("{USER_MAX} of this user"),
+                Right::Token => format!("{TOKEN_MAX} with a token"),
+            };
+            return Err((Status::Limit, format!("{CONNECTIONS_MAX} engines are connected, or {of}, the maximum")));
+        };
+        connection.answer(hello).await
+    }
 }
 
-/// Connections of each user.
-type Places = Mutex<HashMap<u32, usize>>;
+/// Connections whose first message has not come. They take no engine's place, and their number is bounded: the oldest gives way.
+#[derive(Default)]
+struct Waiting(Mutex<Queue>);
 
-/// One of the places for connections, until it is dropped. A user cannot take them all.
+#[derive(Default)]
+struct Queue {
+    next: u64,
+    /// By age, with the user. Dropping the sender closes the connection.
+    all: BTreeMap<u64, (u32, oneshot::Sender<Infallible>)>,
+}
+
+impl Queue {
+    /// Return which connection gives way to a new one of `uid`, if one must: the oldest of the user that has too many, or has most.
+    fn gives_way(&self, uid: u32) -> Option<u64> {
+        let mut of_user: HashMap<u32, usize> = HashMap::new();
+        self.all.values().for_each(|(uid, _)| *of_user.entry(*uid).or_default() += 1);
+        let from = match of_user.get(&uid) {
+            Some(&own) if own >= USER_WAITING_MAX => uid,
+            _ if self.all.len() >= WAITING_MAX => of_user.into_iter().max_by_key(|(_, count)| *count)?.0,
+            _ => return None,
+        };
+        self.all.iter().find(|(_, (uid, _))| *uid == from).map(|(number, _)| *number)
+    }
+}
+
+impl Waiting {
+    /// Wait with a connection of a user. The receiver ends when the connection must give way.
+    fn enter(&self, uid: u32) -> (Waits<'_>, oneshot::Receiver<Infallible>) {
+        let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(number) = queue.gives_way(uid) {
+            queue.all.remove(&number);
+        }
+        let (open, closed) = oneshot::channel();
+        let number = queue.next;
+        queue.next += 1;
+        queue.all.insert(number, (uid, open));
+        (Waits { waiting: self, number }, closed)
+    }
+}
+
+/// A connection that waits, until this is dropped.
+struct Waits<'a> {
+    waiting: &'a Waiting,
+    number: u64,
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.waiting.0.lock().unwrap_or_else(PoisonError::into_inner).all.remove(&self.number);
+    }
+}
+
+/// By which right an engine asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Right {
+    /// Its user.
+    Uid(u32),
+    /// A token of the domain.
+    Token,
+}
+
+/// Engines by right.
+type Places = Mutex<HashMap<Right, usize>>;
+
+/// One of the places for engines, until it is dropped.
 struct Place<'a> {
     places: &'a Places,
-    uid: u32,
+    right: Right,
 }
 
 impl Place<'_> {
-    fn take(places: &Places, uid: u32) -> Option<Place<'_>> {
+    fn take(places: &Places, right: Right) -> Option<Place<'_>> {
         let mut all = places.lock().unwrap_or_else(PoisonError::into_inner);
         let total: usize = all.values().sum();
-        let own = all.get(&uid).copied().unwrap_or(0);
-        (total < CONNECTIONS_MAX && own < USER_MAX).then(|| {
-            all.insert(uid, own + 1);
-            Place { places, uid }
+        let own = all.get(&right).copied().unwrap_or(0);
+        let own_max = if right == Right::Token { TOKEN_MAX } else { USER_MAX };
+        (total < CONNECTIONS_MAX && own < own_max).then(|| {
+            all.insert(right, own + 1);
+            Place { places, right }
         })
     }
 }
@@ -172,9 +256,9 @@ impl Place<'_> {
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut all = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        match all.get_mut(&self.uid) {
+        match all.get_mut(&self.right) {
             Some(own) if *own > 1 => *own -= 1,
-            _ => _ = all.remove(&self.uid),
+            _ => _ = all.remove(&self.right),
         }
     }
 }
@@ -370,4 +454,52 @@ async fn question(spaces: &Spaces, domain: usize, fingerprint: [u8; 32], ask: As
         tokio::time::sleep_until(again.into()).await;
     }
     let _ = answers.send(answer(true, blocks, None)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting(waiting: &Waiting) -> Vec<u32> {
+        waiting.0.lock().unwrap().all.values().map(|(uid, _)| *uid).collect()
+    }
+
+    /// Four users, each with as many silent connections as it can have, leave places to engines and to a fifth user's first message.
+    #[test]
+    fn silent_strangers_keep_nobody_out() {
+        let queue = Waiting::default();
+        let mut silent: Vec<_> = (1..=4).flat_map(|uid| [uid; 100]).map(|uid| queue.enter(uid)).collect();
+        let open = |silent: &mut Vec<(Waits<'_>, oneshot::Receiver<Infallible>)>| {
+            silent
+                .iter_mut()
+                .filter_map(|(_, closed)| closed.try_recv().err())
+                .filter(|e| *e == oneshot::error::TryRecvError::Empty)
+                .count()
+        };
+        assert_eq!((waiting(&queue).len(), open(&mut silent)), (WAITING_MAX, WAITING_MAX));
+        let (engine, mut gives_way) = queue.enter(1000);
+        assert!(gives_way.try_recv() == Err(oneshot::error::TryRecvError::Empty), "it waits");
+        assert_eq!(open(&mut silent), WAITING_MAX - 1, "a stranger's connection gave way");
+        // The strangers come again: one of theirs gives way, not the engine.
+        silent.extend((0..1000).map(|i| queue.enter(i % 4 + 1)));
+        assert!(gives_way.try_recv() == Err(oneshot::error::TryRecvError::Empty));
+        drop(engine);
+        assert!(!waiting(&queue).contains(&1000));
+        drop(silent);
+        assert_eq!(waiting(&queue), [0; 0]);
+    }
+
+    #[test]
+    fn users_and_tokens_have_shares_of_their_own() {
+        let places = Places::default();
+        let take =
+            |right, count: usize| -> Vec<Place<'_>> { (0..count).map_while(|_| Place::take(&places, right)).collect() };
+        let tokens = take(Right::Token, 1000);
+        assert_eq!((tokens.len(), take(Right::Uid(65534), 1000).len()), (TOKEN_MAX, USER_MAX));
+        drop(tokens);
+        let users: Vec<_> = (0..10).flat_map(|uid| take(Right::Uid(uid), 1000)).collect();
+        assert_eq!(users.len(), CONNECTIONS_MAX);
+        drop(users);
+        assert!(places.lock().unwrap().is_empty());
+    }
 }
