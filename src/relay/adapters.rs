@@ -29,10 +29,10 @@ const USER_MAX: usize = 64;
 const TOKEN_MAX: usize = 3 * USER_MAX;
 /// Engines at a time: those with a token leave room for a user's.
 const CONNECTIONS_MAX: usize = TOKEN_MAX + USER_MAX;
-/// Connections at a time whose first message has not come, in all and of one user. An engine sends it at once, so one connection at a time is
-/// usual; engines of one user may start together.
-const WAITING_MAX: usize = 64;
-const USER_WAITING_MAX: usize = 16;
+/// Connections at a time whose first message has not come, in all and of one user. An engine sends it at once, so one is usual; the workers of a
+/// machine's engines may start together.
+const WAITING_MAX: usize = 4 * USER_WAITING_MAX;
+const USER_WAITING_MAX: usize = 32;
 /// Time for the first message of a connection.
 const HELLO: Duration = Duration::from_secs(5);
 /// Maximum time that a question waits for its space to be served, and the time between two looks.
@@ -147,6 +147,7 @@ impl Adapters {
         let first = {
             let (_waits, gives_way) = self.waiting.enter(uid);
             tokio::select! {
+                biased;
                 first = tokio::time::timeout(HELLO, connection.receive()) => first,
                 _ = gives_way => return Err((Status::Limit, "other connections need the place; send the hello at once".into())),
             }

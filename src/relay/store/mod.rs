@@ -34,15 +34,15 @@ pub trait Store: Send + Sync {
     /// Return whether one call of [`present`](Self::present) costs about one round trip however many names it has.
     fn asks_cheaply(&self) -> bool;
 
-    /// Store a run unless one of its name exists.
+    /// Store a run unless one of its name exists. An object that is empty or of another type is no run, and is replaced.
     async fn put_run(&self, name: &RunName, bytes: Bytes) -> Result<Put, StoreError>;
 
     /// Read a run, or the part of it in `range` (bytes), or `None` if the store does not have it.
     ///
-    /// Fewer bytes than asked for are no error here: the run format finds out.
+    /// Fewer bytes than asked for are no error here: the run format finds out. An object that is empty or of another type has no bytes.
     async fn get_run(&self, name: &RunName, range: Option<Range<u64>>) -> Result<Option<Bytes>, StoreError>;
 
-    /// Return for each name whether the store has a run of it.
+    /// Return for each name whether the store has a run of it. An object that is empty or of another type is no run.
     async fn present(&self, names: &[RunName]) -> Result<Vec<bool>, StoreError>;
 
     /// Delete a run. A run that does not exist is no error.

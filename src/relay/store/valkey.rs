@@ -7,7 +7,7 @@ use futures_util::future::try_join_all;
 use redis::aio::MultiplexedConnection;
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
-use redis::{AsyncConnectionConfig, ErrorKind as RedisKind, Pipeline, RedisError, ServerErrorKind, Value};
+use redis::{AsyncConnectionConfig, ErrorKind as RedisKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -107,20 +107,22 @@ impl ValkeyStore {
         })
     }
 
-    /// Send commands in one write and return their answers. All keys of a pipeline are the same, or the store is no cluster.
-    async fn send(&self, tried: &str, pipeline: &Pipeline) -> Result<Vec<Value>, StoreError> {
+    /// Send commands in one write and return their answers: `None` if the key has another type than a run. All keys of a pipeline are the
+    /// same, or the store is no cluster.
+    async fn send(&self, tried: &str, pipeline: &mut Pipeline) -> Result<Vec<Option<Value>>, StoreError> {
+        pipeline.ignore_errors(); // each command has an answer of its own
         let place = &self.places[self.next.fetch_add(1, Ordering::Relaxed) % CONNECTIONS];
         let attempt = async {
             let (number, mut connection) = self.connected(place).await?;
             let unanswered = Unanswered { place, connection: number };
-            let answers = match &mut connection {
+            let answers: Result<Vec<RedisResult<Value>>, RedisError> = match &mut connection {
                 Connection::Server(server) => pipeline.query_async(server).await,
                 Connection::Cluster(cluster) => pipeline.query_async(cluster).await,
             };
             if !answers.as_ref().is_err_and(closes) {
                 std::mem::forget(unanswered);
             }
-            answers
+            answers?.into_iter().map(of_a_run).collect()
         };
         let (kind, reason) = match tokio::time::timeout(self.timeout, attempt).await {
             Ok(Ok(answers)) => return Ok(answers),
@@ -157,17 +159,18 @@ impl ValkeyStore {
     async fn has(&self, names: &[RunName]) -> Result<Vec<bool>, StoreError> {
         let mut pipeline = Pipeline::new();
         for name in names {
-            pipeline.cmd("EXISTS").arg(name.as_str());
+            pipeline.cmd("STRLEN").arg(name.as_str());
         }
-        let answers = self.send("ask for runs", &pipeline).await?;
+        let answers = self.send("ask for runs", &mut pipeline).await?;
         if answers.len() != names.len() {
             return Err(self.garbage("ask for runs"));
         }
         answers
             .into_iter()
             .map(|answer| match answer {
-                Value::Int(found) => Ok(found > 0),
-                _ => Err(self.garbage("ask for runs")),
+                Some(Value::Int(bytes)) => Ok(bytes > 0),
+                None => Ok(false), // the next write replaces it
+                Some(_) => Err(self.garbage("ask for runs")),
             })
             .collect()
     }
@@ -191,25 +194,39 @@ impl Store for ValkeyStore {
         let mut pipeline = Pipeline::new();
         pipeline.cmd("SET").arg(name.as_str()).arg(&bytes[..]).arg("NX").arg("EX").arg(self.ttl_s);
         pipeline.cmd("EXPIRE").arg(name.as_str()).arg(self.ttl_s).ignore();
-        match &self.send("write a run", &pipeline).await?[..] {
-            [Value::Okay] => Ok(Put::Stored),
-            [Value::Nil] => Ok(Put::Existed),
+        pipeline.cmd("STRLEN").arg(name.as_str());
+        match &self.send("write a run", &mut pipeline).await?[..] {
+            [Some(Value::Okay), _] => return Ok(Put::Stored),
+            [Some(Value::Nil), Some(Value::Int(1..))] => return Ok(Put::Existed),
+            // What has the name is no run.
+            [Some(Value::Nil), Some(Value::Int(_)) | None] => {}
+            _ => return Err(self.garbage("write a run")),
+        }
+        let mut pipeline = Pipeline::new();
+        pipeline.cmd("SET").arg(name.as_str()).arg(&bytes[..]).arg("EX").arg(self.ttl_s);
+        match &self.send("write a run", &mut pipeline).await?[..] {
+            [Some(Value::Okay)] => Ok(Put::Stored),
             _ => Err(self.garbage("write a run")),
         }
     }
 
     async fn get_run(&self, name: &RunName, range: Option<Range<u64>>) -> Result<Option<Bytes>, StoreError> {
         let mut pipeline = Pipeline::new();
+        // Before the read: a run that another relay stores between the two is not taken for an empty one.
+        pipeline.cmd("EXPIRE").arg(name.as_str()).arg(self.ttl_s);
         match range {
             None => pipeline.cmd("GET").arg(name.as_str()),
             Some(range) if range.is_empty() => return Ok(Some(Bytes::new())),
             Some(range) => pipeline.cmd("GETRANGE").arg(name.as_str()).arg(range.start).arg(range.end - 1),
         };
-        pipeline.cmd("EXPIRE").arg(name.as_str()).arg(self.ttl_s).ignore();
-        match self.send("read a run", &pipeline).await?.pop() {
-            Some(Value::Nil) => Ok(None),
-            // GETRANGE of a name that does not exist is empty, and no run is.
-            Some(Value::BulkString(bytes)) => Ok((!bytes.is_empty()).then(|| bytes.into())),
+        let mut answers = self.send("read a run", &mut pipeline).await?;
+        match (answers.pop(), answers.pop()) {
+            (Some(None), _) => Ok(Some(Bytes::new())),
+            (Some(Some(Value::Nil)), _) => Ok(None),
+            // GETRANGE of a name that does not exist is empty.
+            (Some(Some(Value::BulkString(bytes))), Some(Some(Value::Int(exists)))) => {
+                Ok((exists > 0 || !bytes.is_empty()).then(|| bytes.into()))
+            }
             _ => Err(self.garbage("read a run")),
         }
     }
@@ -223,7 +240,15 @@ impl Store for ValkeyStore {
     async fn delete(&self, name: &RunName) -> Result<(), StoreError> {
         let mut pipeline = Pipeline::new();
         pipeline.cmd("UNLINK").arg(name.as_str());
-        self.send("delete a run", &pipeline).await.map(drop)
+        self.send("delete a run", &mut pipeline).await.map(drop)
+    }
+}
+
+/// Return an answer, or `None` if the key has another type than a run.
+fn of_a_run(answer: RedisResult<Value>) -> Result<Option<Value>, RedisError> {
+    match answer {
+        Err(error) if error.code() == Some("WRONGTYPE") => Ok(None),
+        answer => answer.map(Some),
     }
 }
 

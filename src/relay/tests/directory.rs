@@ -17,6 +17,18 @@ async fn a_directory_conforms() {
 }
 
 #[tokio::test]
+async fn an_empty_file_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = std::sync::Arc::new(open(folder.path()).unwrap());
+    common::no_runs_are_replaced(store, async |name| {
+        let path = folder.path().join(name.as_str());
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "").unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn two_stores_share_a_directory() {
     let folder = tempfile::tempdir().unwrap();
     let (one, two) = (open(folder.path()).unwrap(), open(folder.path()).unwrap());
@@ -41,6 +53,8 @@ fn urls_that_are_no_store() {
         assert_eq!(error.kind, ErrorKind::Config, "{url}: {error}");
         assert!(error.text.contains("correct the configuration"), "{error}");
     }
+    let error = ObjectStore::open("s3://user:hush@ho st/x", &[], Duration::from_secs(5)).err().unwrap();
+    assert!(error.kind == ErrorKind::Config && !error.text.contains("hush"), "{error}");
     let options = [("aws_regoin".to_owned(), "x".to_owned())];
     let error = ObjectStore::open("s3://bucket", &options, Duration::from_secs(5)).err().unwrap();
     assert!(error.kind == ErrorKind::Config && error.text.contains("aws_regoin"), "{error}");

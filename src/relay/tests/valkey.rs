@@ -63,6 +63,20 @@ async fn a_cluster_conforms() {
 }
 
 #[tokio::test]
+async fn keys_that_are_empty_or_of_another_type_are_replaced() {
+    let server = Server::start(&[]);
+    for plant in [["SET", ""], ["LPUSH", "bytes"], ["SADD", "bytes"]] {
+        let connection = server.connect().await;
+        common::no_runs_are_replaced(std::sync::Arc::new(open(server.addr)), async |name| {
+            let command = redis::cmd(plant[0]).arg(name.as_str()).arg(plant[1]).to_owned();
+            command.query_async::<()>(&mut connection.clone()).await.unwrap();
+        })
+        .await;
+        redis::cmd("FLUSHALL").query_async::<()>(&mut connection.clone()).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn runs_expire_unless_they_are_used() {
     let server = Server::start(&[]);
     let (store, name) = (open(server.addr), name());

@@ -4,8 +4,9 @@
 pub mod proxy;
 
 use bytes::Bytes;
+use kvtide_relay::endpoint::{Endpoint, EndpointConfig, LoadError};
 use kvtide_relay::name::{RunName, SharedKey, SpaceKeys};
-use kvtide_relay::run::BlockKey;
+use kvtide_relay::run::{BadRun, BlockKey, Run};
 use kvtide_relay::store::{Put, Store};
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
@@ -106,6 +107,31 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Test of any store: objects under the names of runs that are no runs are reported as absent, read as empty, and replaced. `plant` puts
+/// one under a name.
+pub async fn no_runs_are_replaced(store: std::sync::Arc<dyn Store>, plant: impl AsyncFn(&RunName)) {
+    let (keys, blocks) = (keys(true), blocks(0, 2));
+    let run = Run::new(&keys, &blocks, 100);
+    let bytes: Vec<Vec<u8>> = blocks.iter().map(|block| block_bytes(block, 100)).collect();
+    let object = run.encode(&[&bytes[0], &bytes[1]]);
+    let endpoint = Endpoint::new(std::sync::Arc::clone(&store), EndpointConfig::default());
+    // A write replaces it.
+    plant(run.name()).await;
+    assert_eq!(store.present(&[run.name().clone()]).await.unwrap(), [false]);
+    assert_eq!(store.put_run(run.name(), object.clone()).await.unwrap(), Put::Stored);
+    assert_eq!(endpoint.load(&run, 2).await.unwrap().unwrap(), bytes);
+    assert_eq!(store.put_run(run.name(), object.clone()).await.unwrap(), Put::Existed);
+    store.delete(run.name()).await.unwrap();
+    // A read deletes it.
+    plant(run.name()).await;
+    assert_eq!(store.get_run(run.name(), None).await.unwrap().unwrap(), Bytes::new());
+    assert_eq!(store.get_run(run.name(), Some(0..9)).await.unwrap().unwrap(), Bytes::new());
+    let error = endpoint.load(&run, 2).await.unwrap_err();
+    assert!(matches!(error, LoadError::Bad { bad: BadRun::Length { got: 0, .. }, .. }), "{error}");
+    assert_eq!(store.get_run(run.name(), None).await.unwrap(), None);
+    assert_eq!(endpoint.put(run.name(), object).await.unwrap(), Put::Stored);
 }
 
 /// Test of any store. The store is empty at first.
