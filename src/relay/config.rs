@@ -5,6 +5,7 @@ use crate::name::SharedKey;
 use kvtide_wire::hello::Token;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 /// Maximum domains: the daemon lets 16 relays watch.
 const DOMAINS_MAX: usize = 16;
-/// Permission bits that the key file must not have: any for others, write for the group.
+/// Permission bits that a file with a secret must not have: any for others, write for the group.
 const FORBIDDEN_MODE: u32 = 0o027;
 
 /// All settings.
@@ -250,14 +251,22 @@ impl Config {
     /// Read a file.
     ///
     /// # Errors
-    /// It cannot be read, or it has a key or value that is wrong; the message names the line.
+    /// It cannot be read, it has a secret and others have access to it, or a key or value is wrong; the message names the line.
     pub fn read(path: &Path) -> Result<Config, Error> {
-        let text = std::fs::read_to_string(path).map_err(|source| Error::File {
-            action: "read the configuration",
-            path: path.into(),
-            source,
-        })?;
-        Config::parse(path, &text)
+        let failed = |source| Error::File { action: "read the configuration", path: path.into(), source };
+        let mut file = std::fs::File::open(path).map_err(failed)?;
+        let mut text = String::new();
+        file.read_to_string(&mut text).map_err(failed)?;
+        let config = Config::parse(path, &text)?;
+        let mode = file.metadata().map_err(failed)?.mode() & 0o777;
+        if let (Some(key), true) = (config.store.secret(), mode & FORBIDDEN_MODE != 0) {
+            let why = format!(
+                "{key} is a secret, and mode {mode:04o} gives access to others. Run: chmod 0640 {}",
+                path.display()
+            );
+            return Err(Error::Config { path: path.into(), why });
+        }
+        Ok(config)
     }
 
     /// Parse the text of a file.
@@ -266,7 +275,7 @@ impl Config {
     /// As [`Config::read`].
     pub fn parse(path: &Path, text: &str) -> Result<Config, Error> {
         let wrong = |why: String| Error::Config { path: path.into(), why };
-        let mut config: Config = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
+        let mut config: Config = toml::from_str(text).map_err(|error| wrong(described(text, &error)))?;
         let bounds = [
             ("store.ttl_s", config.store.ttl_s, 60..=366 * 24 * 3600),
             ("store.deadline_ms", config.store.deadline_ms, 10..=60_000),
@@ -280,7 +289,7 @@ impl Config {
                 return Err(wrong(format!("{key} = {value}: expected {} to {}", bounds.start(), bounds.end())));
             }
         }
-        let tables: Tables = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
+        let tables: Tables = toml::from_str(text).map_err(|error| wrong(described(text, &error)))?;
         for (domain, table) in config.domains.iter_mut().zip(&tables.domains) {
             domain.line = text[..table.span().start].matches('\n').count() + 1;
         }
@@ -307,6 +316,17 @@ impl Config {
         }
         Ok(keys)
     }
+}
+
+/// Return the text of an error with its line. It quotes neither the line nor a string of a wrong type: they can have a secret.
+fn described(text: &str, error: &toml::de::Error) -> String {
+    let line = text[..error.span().map_or(0, |span| span.start)].matches('\n').count() + 1;
+    let message = error.message();
+    let message = match (message.split_once("string \""), message.rsplit_once("\", expected ")) {
+        (Some((before, _)), Some((_, expected))) => format!("{before}string, expected {expected}"),
+        _ => message.to_owned(),
+    };
+    format!("line {line}: {message}")
 }
 
 /// The places of the domains in the file.
@@ -385,6 +405,21 @@ impl Store {
         self.url.starts_with("redis://") || self.url.starts_with("rediss://")
     }
 
+    /// Return a key with a secret, if there is one: a URL with a password, or credentials.
+    fn secret(&self) -> Option<String> {
+        let has_password = |url: &str| url::Url::parse(url).is_ok_and(|url| url.password().is_some());
+        // Names of the crate `object_store`; aws_access_key_id, which is no secret, does not come without one.
+        let is_secret = |key: &str| {
+            ["secret", "token", "key", "sas", "password", "credential"].iter().any(|part| key.contains(part))
+        };
+        if has_password(&self.url) {
+            return Some("store.url".into());
+        }
+        let secret =
+            self.options.iter().find(|(key, value)| is_secret(&key.to_ascii_lowercase()) || has_password(value));
+        secret.map(|(key, _)| format!("store.options.{key}"))
+    }
+
     /// Return the maximum bytes of the blocks in an object.
     #[must_use]
     pub fn object_bytes(&self) -> u64 {
@@ -456,6 +491,57 @@ mod tests {
             let error = parse(&text).unwrap_err();
             assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");
         }
+    }
+
+    /// Messages go to a log, which more people read than the file.
+    #[test]
+    fn no_message_has_a_secret() {
+        let options = format!("{LEAST}[store.options]\n");
+        for (text, line) in [
+            (LEAST.replace("\"redis://h\"", "\"redis://:hush@h"), 5),
+            (LEAST.replace("\"redis://h\"", "[\"redis://:hush@h\"]"), 5),
+            (LEAST.replace("[store]\nurl", "store"), 4),
+            (format!("{options}aws_secret_access_key = hush\n"), 7),
+            (format!("{options}aws_secret_access_key = \"hush\n"), 7),
+            (format!("{options}aws_secret_access_key = 'hush' x\n"), 7),
+            (format!("{options}aws_secret_access_key = \"hush\"\naws_secret_access_key = \"hush\""), 8),
+            (format!("{options}aws_secret_access_key = [\"hush\"]\n"), 7),
+            (format!("{LEAST}options = \"hush\"\n"), 6),
+            (format!("{LEAST}ttl_s = \"hu\\\"sh hush\"\n"), 6),
+            (format!("{LEAST}cluster = \"hush\"\n"), 6),
+        ] {
+            let error = parse(&text.replace("store = \"redis://h\"", "store = \"redis://:hush@h\"")).unwrap_err();
+            assert!(!error.contains("hush") && !error.contains("sh\""), "{error}");
+            assert!(error.contains(&format!("line {line}: ")), "line {line}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_file_with_a_secret_that_others_can_read_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("relay.toml");
+        let read = |text: &str, mode: u32| {
+            std::fs::write(&file, text).unwrap();
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+            Config::read(&file).map(drop).map_err(|error| error.to_string())
+        };
+        let option = |option: &str| format!("{LEAST}[store.options]\n{option}\n");
+        for (text, key) in [
+            (LEAST.replace("redis://h", "redis://:hush@h"), "store.url"),
+            (LEAST.replace("redis://h", "rediss://user:hush@h"), "store.url"),
+            (option("aws_secret_access_key = \"hush\""), "store.options.aws_secret_access_key"),
+            (option("azure_storage_sas_token = \"hush\""), "store.options.azure_storage_sas_token"),
+            (option("proxy_url = \"http://user:hush@proxy\""), "store.options.proxy_url"),
+        ] {
+            for mode in [0o644, 0o660, 0o604] {
+                let error = read(&text, mode).unwrap_err();
+                assert!(error.contains(&format!("{key} is a secret, and mode {mode:04o}")), "{error}");
+                assert!(error.contains("chmod 0640") && !error.contains("hush"), "{error}");
+            }
+            assert_eq!(read(&text, 0o640), Ok(()));
+        }
+        assert_eq!(read(LEAST, 0o644), Ok(()));
+        assert_eq!(read(&option("aws_endpoint = \"http://h:9000\""), 0o644), Ok(()));
     }
 
     #[test]

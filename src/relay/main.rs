@@ -28,6 +28,8 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    // A store in a directory holds prompts. The other files and the sockets set their modes themselves.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let filter = EnvFilter::try_from_env("KVTIDE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)

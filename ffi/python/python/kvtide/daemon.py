@@ -221,6 +221,7 @@ class PrivateRelay:
         self._log = daemon.directory / "relay.log"
         secret, toml = daemon.directory / "relay.key", daemon.directory / "relay.toml"
         secret.touch(mode=0o600)
+        toml.touch(mode=0o600)  # the URL can have a password
         secret.write_text(key.hex())
         url = f"file://{store}" if isinstance(store, Path) else store
         toml.write_text(
