@@ -1,7 +1,7 @@
-//! Shared by the fuzz targets: a cursor over the fuzzer's bytes, rings in private memory, and the modules for configuration
-//! and traces.
+//! Shared by the fuzz targets: a cursor over the fuzzer's bytes, rings in private memory, and the modules for configuration,
+//! traces, runs and bodies of HTTP.
 //!
-//! Those modules belong to `kvtide-daemon` and `kvtide-bench`. A dependency on these would build and instrument all its dependencies (command line,
+//! Those modules belong to `kvtide-daemon`, `kvtide-bench` and `kvtide-relay`. A dependency on these would build and instrument all its dependencies (command line,
 //! HTTP, terminal), so their source is compiled here instead.
 
 /// The daemon's configuration.
@@ -12,6 +12,21 @@ pub mod config;
 #[path = "../../../benches/replay/trace/mod.rs"]
 #[allow(dead_code)] // a replay looks at more of them
 pub mod trace;
+
+/// Names and keys of runs in a store.
+#[path = "../../../src/relay/name.rs"]
+#[allow(dead_code)] // the relay uses all of them
+pub mod name;
+
+/// The format of runs.
+#[path = "../../../src/relay/run.rs"]
+#[allow(dead_code)] // the relay uses all of it
+pub mod run;
+
+/// Bodies of the relay's HTTP.
+#[path = "../../../src/relay/requests.rs"]
+#[allow(dead_code)] // the relay uses all of it
+pub mod requests;
 
 use kvtide_wire::ring::{IndexLine, Memory, Slot};
 use kvtide_wire::sync::{AtomicU32, Ordering};
