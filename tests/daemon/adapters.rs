@@ -12,7 +12,8 @@ use kvtide_relay::relay::Relay;
 use kvtide_wire::entry::Level;
 use kvtide_wire::geometry::Plane;
 use kvtide_wire::hello::{
-    Answer, Ask, AskHello, Disconnect, FromRelay, MESSAGE_MAX, Note, QUESTION_HASHES_MAX, ToRelay, What, local_hash,
+    Answer, Ask, AskHello, Disconnect, FromRelay, MESSAGE_MAX, Note, QUESTION_HASHES_MAX, ToRelay, Token, What,
+    local_hash,
 };
 use kvtide_wire::os::socket::Socket;
 use kvtide_wire::status::Status;
@@ -344,6 +345,30 @@ fn one_user_cannot_take_all_places() {
     while !matches!(enter().1, FromRelay::Welcome(_)) {
         assert!(Instant::now() < deadline, "a place is not free again");
     }
+}
+
+/// Connections that send nothing take no engine's place, not even of their own user; engines with a token are not counted by user.
+#[test]
+fn silent_connections_keep_no_engine_out() {
+    let dir = Dir::new();
+    let machine = Machine::new(&dir, "a.sock");
+    let secret = "t".repeat(40);
+    let path = dir.path().join("token");
+    std::fs::write(&path, &secret).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+    let uids = format!("uids = [{}]", rustix::process::geteuid().as_raw());
+    let tokens = format!("tokens = [\"{}\"]", path.display());
+    let config = machine.configuration(&dir, "", |text| text.replace(&uids, &tokens));
+    let _relay = Relay::start(config, Path::new("relay.toml")).unwrap();
+    let _silent: Vec<Socket> = (0..100).map(|_| Socket::connect(&machine.socket).unwrap()).collect();
+    let hello = AskHello { fingerprint: [9; 32], token: Some(Token::new(secret.as_bytes()).unwrap()) }.encode();
+    let enter = |_| {
+        let engine = Socket::connect(&machine.socket).unwrap();
+        engine.send(&hello, &[]).unwrap();
+        assert!(matches!(heard(&engine), FromRelay::Welcome(_)));
+        engine
+    };
+    let _engines: Vec<Socket> = (0..70).map(enter).collect();
 }
 
 /// A message that breaks the protocol ends its own connection, with the reason.

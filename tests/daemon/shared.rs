@@ -19,16 +19,22 @@ use std::time::{Duration, Instant};
 
 /// Return the configuration of a relay of a daemon, with a store in a directory.
 pub fn configuration(dir: &Dir, socket: &Path, rest: &str) -> String {
-    let (store, key) = (dir.path().join("store"), dir.path().join("key"));
+    let store = dir.path().join("store");
     std::fs::create_dir_all(&store).unwrap();
-    std::fs::write(&key, "0123456789abcdef".repeat(4)).unwrap();
-    std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
+    let secret = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+        path
+    };
+    let (key, operator) = (secret("key", &"0123456789abcdef".repeat(4)), secret("operator", OPERATOR));
     format!(
         "[daemon]\nsocket = \"{}\"\n[[domains]]\nname = \"a\"\nshared_key_file = \"{}\"\n[store]\nurl = \"file://{}\"\n\
-         [http]\nlisten = \"127.0.0.1:0\"\n{rest}\n",
+         [http]\nlisten = \"127.0.0.1:0\"\ntoken_file = \"{}\"\n{rest}\n",
         socket.display(),
         key.display(),
-        store.display()
+        store.display(),
+        operator.display()
     )
 }
 
@@ -37,12 +43,20 @@ fn relay(dir: &Dir, daemon: &PrivateDaemon, rest: &str) -> Relay {
     Relay::start(Config::parse(Path::new("relay.toml"), &text).unwrap(), Path::new("relay.toml")).unwrap()
 }
 
-/// Send a request; return the status and the body.
+/// The operator's token of these relays.
+const OPERATOR: &str = "operator-operator-operator-operator";
+
+/// Send a request with the operator's token; return the status and the body.
 fn http(address: SocketAddr, request: &str, body: &str) -> (u16, String) {
+    exchange(address, request, &format!("authorization: Bearer {OPERATOR}\r\n"), body)
+}
+
+/// Send a request with more headers; return the status and the body.
+fn exchange(address: SocketAddr, request: &str, headers: &str, body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(BOUND)).unwrap();
     let length = body.len();
-    let head = format!("{request} HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n");
+    let head = format!("{request} HTTP/1.0\r\n{headers}content-length: {length}\r\n\r\n");
     stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -230,6 +244,101 @@ fn recalls_that_make_no_sense_are_told_so() {
     assert_eq!(http(relay.listen(), "GET /healthz", ""), (200, "ok\n".into()));
 }
 
+/// What names or reveals blocks needs the operator's token; metrics and health do not. A web page cannot ask in a browser's name.
+#[test]
+fn recalls_and_notes_need_the_operators_token() {
+    let dir = Dir::new();
+    let (first, _engine) = machine(8);
+    let with = relay(&dir, &first, "");
+    until_served(with.listen(), 1);
+    let ask = format!("{{\"fingerprint\":\"{}\",\"hashes\":[\"{:032x}\"]}}", "09".repeat(32), 5);
+    let (wrong, right) = ("authorization: Bearer wrong\r\n", format!("authorization: Bearer {OPERATOR}\r\n"));
+    for path in ["/v1/recall", "/v1/note"] {
+        for (headers, status, part) in [
+            ("", 401, "Authorization: Bearer TOKEN"),
+            (wrong, 401, "[http] token_file"),
+            (&format!("{right}host: evil.example\r\n"), 421, "evil.example"),
+        ] {
+            // The refusal does not wait for the body.
+            let (found, text) = exchange(with.listen(), &format!("POST {path}"), headers, "");
+            assert!(found == status && text.contains(part), "{path} {headers}: {found} {text}");
+        }
+    }
+    assert_eq!(metric(with.listen(), "http_refused_total"), 6);
+    assert_eq!(exchange(with.listen(), "POST /v1/recall", &right, &ask).0, 200);
+    assert_eq!(exchange(with.listen(), "GET /metrics", "host: evil.example\r\n", "").0, 421);
+    for path in ["GET /metrics", "GET /healthz"] {
+        assert_eq!(exchange(with.listen(), path, "host: localhost\r\n", "").0, 200, "{path}");
+    }
+    let text = configuration(&dir, first.socket(), "");
+    let token = text.lines().find(|line| line.starts_with("token_file")).unwrap();
+    let parse = |text: &str| Config::parse(Path::new("relay.toml"), text).unwrap();
+    let without = Relay::start(parse(&text.replace(token, "")), Path::new("relay.toml")).unwrap();
+    let (status, text_of) = exchange(without.listen(), "POST /v1/recall", &right, &ask);
+    assert!(status == 403 && text_of.contains("set [http] token_file"), "{status} {text_of}");
+    std::fs::set_permissions(dir.path().join("operator"), PermissionsExt::from_mode(0o644)).unwrap();
+    let error = Relay::check(&parse(&text), Path::new("relay.toml")).unwrap_err().to_string();
+    assert!(error.contains("mode 0644 gives access") && error.contains("operator"), "{error}");
+}
+
+/// Silent connections and unfinished bodies are bounded: they neither stay for good nor keep others out.
+#[test]
+fn silent_clients_of_a_relay_are_closed_and_keep_nobody_out() {
+    const SILENT: usize = 200;
+    let dir = Dir::new();
+    let (first, _engine) = machine(8);
+    let relay = relay(&dir, &first, "");
+    let mut silent: Vec<TcpStream> = (0..SILENT).map(|_| TcpStream::connect(relay.listen()).unwrap()).collect();
+    assert_eq!(http(relay.listen(), "GET /healthz", "").0, 200);
+    // 128 may stay for a while.
+    assert!(metric(relay.listen(), "http_dropped_connections_total") >= SILENT as u64 - 128);
+    for stream in &mut silent {
+        stream.set_read_timeout(Some(BOUND)).unwrap();
+        let end = stream.read(&mut [0; 16]);
+        assert!(
+            end.as_ref().map_or_else(|e| e.kind() == std::io::ErrorKind::ConnectionReset, |count| *count == 0),
+            "{end:?}"
+        );
+    }
+    let body = |length: usize| {
+        let mut stream = TcpStream::connect(relay.listen()).unwrap();
+        stream.set_read_timeout(Some(BOUND)).unwrap();
+        let head = "POST /v1/recall HTTP/1.1\r\nhost: k\r\nauthorization: Bearer";
+        stream.write_all(format!("{head} {OPERATOR}\r\ncontent-length: {length}\r\n\r\n{{").as_bytes()).unwrap();
+        stream
+    };
+    // Two of them take the whole budget, and the third waits as long as they do.
+    for (mut unfinished, statuses) in [20 << 20; 3].map(body).into_iter().map(|body| (body, ["408", "503"])) {
+        let mut answer = String::new();
+        unfinished.read_to_string(&mut answer).unwrap();
+        assert!(statuses.iter().any(|status| answer.starts_with(&format!("HTTP/1.1 {status} "))), "{answer}");
+    }
+    let mut large = String::new();
+    body(21 << 20).read_to_string(&mut large).unwrap();
+    assert!(large.starts_with("HTTP/1.1 413 ") && large.contains("the maximum is 20971520"), "{large}");
+}
+
+/// Whatever the umask is, no other user can read what the program stores in a directory.
+#[test]
+fn files_of_a_store_are_private() {
+    let dir = Dir::new();
+    let (daemon, mut engine) = machine(8);
+    let (_child, address) = program(&dir, &daemon, "[copy_out]\nwhen = \"stored\"");
+    until_served(address, 1);
+    store(&mut engine.1, &mut engine.2, 1, 8, Level::Published);
+    until_metric(address, "blocks_out_total", 8);
+    let (mut dirs, mut files) = (vec![dir.path().join("store")], 0);
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+            let mode = std::fs::metadata(&entry).unwrap().permissions().mode() & 0o777;
+            let expected = if entry.is_dir() { 0o700 } else { 0o600 };
+            assert_eq!(mode, expected, "{}: mode {mode:o}", entry.display());
+            if entry.is_dir() { dirs.push(entry) } else { files += 1 }
+        }
+    }
+    assert!(files > 0, "no run is stored");
+}
+
 /// A store of an unknown kind is named by `--check`, before a relay starts with it.
 #[test]
 fn a_check_names_a_store_that_cannot_be_opened() {
@@ -263,7 +372,9 @@ fn program(dir: &Dir, daemon: &PrivateDaemon, rest: &str) -> (Program, SocketAdd
     std::fs::write(&file, configuration(dir, daemon.socket(), rest)).unwrap();
     let binary = Path::new(env!("CARGO_BIN_EXE_kvtide")).with_file_name("kvtide-relay");
     assert!(binary.exists(), "{} is missing: build it (cargo build -p kvtide-relay)", binary.display());
-    let mut child = Command::new(binary).arg("--config").arg(&file).stderr(Stdio::piped()).spawn().unwrap();
+    // The umask of a shell, whatever that of this test is.
+    let run = "umask 022; exec \"$0\" --config \"$1\"";
+    let mut child = Command::new("sh").args(["-c", run]).arg(binary).arg(&file).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
     let address =
         lines.find_map(|line| line.unwrap().split_once("http://").map(|(_, address)| address.parse().unwrap()));

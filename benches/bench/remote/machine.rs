@@ -169,8 +169,10 @@ impl Machine {
 
     /// Start a relay without a wait.
     pub(super) fn relay_at_once(&self, target: &Target, (when, encrypt): (When, bool)) -> Result<Sharing, BenchError> {
-        let key = self.daemon.dir().join("relay.key");
+        let (key, token) = (self.daemon.dir().join("relay.key"), self.daemon.dir().join("relay.token"));
         write_key(&key)?;
+        // Recalls need the operator's token; the digits of the key are one as well.
+        write_key(&token)?;
         let text = format!("[[domains]]\nname = \"{DOMAIN}\"\nshared_key_file = \"\"\n[store]\nurl = \"\"\n");
         let path = Path::new("the benchmark's configuration");
         let mut config = Config::parse(path, &text)?;
@@ -182,6 +184,7 @@ impl Machine {
         config.store.object_kib = Some((super::store::OBJECT_BYTES >> 10) as u32);
         config.copy_out.when = when;
         config.http.listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        config.http.token_file = Some(token);
         Ok(Sharing { relay: Relay::start(config, path)? })
     }
 }
@@ -194,8 +197,12 @@ pub(super) struct Compared {
     pub(super) wrong: u64,
 }
 
+fn key_digits() -> String {
+    KEY.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 fn write_key(path: &Path) -> Result<(), BenchError> {
-    let digits: String = KEY.iter().map(|byte| format!("{byte:02x}")).collect();
+    let digits = key_digits();
     let file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
     file.and_then(|mut file| file.write_all(digits.as_bytes()))
         .map_err(|e| failed(format!("write {}", path.display()), e))
@@ -288,8 +295,9 @@ impl Sharing {
             let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
             stream.set_read_timeout(Some(timeout + TIMEOUT))?;
             let length = body.len();
+            let token = key_digits();
             let head =
-                format!("{request} HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n");
+                format!("{request} HTTP/1.0\r\nauthorization: Bearer {token}\r\ncontent-length: {length}\r\n\r\n");
             stream.write_all(format!("{head}{body}").as_bytes())?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer)?;
