@@ -2,9 +2,9 @@
 //!
 //! | client | read: status, history, search of names | act: whatever changes something, or reveals whether a block is cached |
 //! | --- | --- | --- |
-//! | socket of this machine's tools | yes | root and the process's user |
-//! | loopback address | yes | with the operator's token |
-//! | another machine | with the operator's token, if one is configured | with the operator's token |
+//! | socket of this machine's tools | all; of several tenants root and the process's user | root and the process's user |
+//! | loopback address | all; of several tenants with the operator's token | with the operator's token |
+//! | another machine | with the operator's token | with the operator's token |
 //!
 //! Metrics and health are open to all.
 
@@ -28,37 +28,46 @@ pub enum Wants {
     Act,
 }
 
-/// The rules, with the operator's token. Only its hash stays in memory. Clones share it.
+/// The rules. Clones share them.
 #[derive(Clone)]
 pub struct Access {
-    token: Arc<Mutex<Option<[u8; 32]>>>,
+    rules: Arc<Mutex<Rules>>,
     /// The answer to an action over an address while no token is configured.
     missing: &'static str,
+}
+
+/// What a reload may change.
+#[derive(Clone, Copy)]
+struct Rules {
+    /// Hash of the operator's token; the token does not stay in memory.
+    token: Option<[u8; 32]>,
+    /// There are several tenants, who must not see each other's names.
+    several: bool,
 }
 
 /// Omit the hash.
 impl std::fmt::Debug for Access {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Access({})", if self.token().is_some() { "token" } else { "no token" })
+        write!(f, "Access({})", if self.rules().token.is_some() { "token" } else { "no token" })
     }
 }
 
 impl Access {
-    /// Make the rules with the operator's token, if there is one. `missing` answers actions over an address while there is none; it
-    /// says what to set.
+    /// Make the rules for one tenant, or for `several`, with the operator's token, if there is one. `missing` answers what needs the token
+    /// while there is none; it says what to set.
     #[must_use]
-    pub fn new(token: Option<&Token>, missing: &'static str) -> Access {
+    pub fn new(token: Option<&Token>, several: bool, missing: &'static str) -> Access {
         let token = token.map(|token| Sha256::digest(token.secret()).into());
-        Access { token: Arc::new(Mutex::new(token)), missing }
+        Access { rules: Arc::new(Mutex::new(Rules { token, several })), missing }
     }
 
-    /// Take the token of `read`, which a reload has read, in all clones.
+    /// Take the rules of `read`, which a reload has read, in all clones.
     pub fn renew(&self, read: &Access) {
-        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = read.token();
+        *self.rules.lock().unwrap_or_else(PoisonError::into_inner) = read.rules();
     }
 
-    fn token(&self) -> Option<[u8; 32]> {
-        *self.token.lock().unwrap_or_else(PoisonError::into_inner)
+    fn rules(&self) -> Rules {
+        *self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuse a request from this machine that a web page of another site may have caused a browser to send: its name, which its owner
@@ -80,20 +89,20 @@ impl Access {
     /// Check a request. An error is the status and the text to answer.
     pub fn check(&self, client: Client, headers: &HeaderMap, wants: Wants) -> Result<(), Refused> {
         let us = rustix::process::geteuid().as_raw();
-        match (client, wants) {
-            (Client::User { .. } | Client::Address { loopback: true }, Wants::Read) => return Ok(()),
-            (Client::User { uid }, Wants::Act) if uid == 0 || uid == us => return Ok(()),
-            (Client::User { uid }, Wants::Act) => {
-                let text = format!(
-                    "uid {uid} may not search hashes or change the cache: run the command as root or as uid {us}, the daemon's user"
-                );
+        let Rules { token, several } = self.rules();
+        match client {
+            Client::User { .. } | Client::Address { loopback: true } if wants == Wants::Read && !several => {
+                return Ok(());
+            }
+            Client::User { uid } if uid == 0 || uid == us => return Ok(()),
+            Client::User { uid } => {
+                let text =
+                    format!("uid {uid} is no operator: run the command as root or as uid {us}, the daemon's user");
                 return Err((StatusCode::FORBIDDEN, text));
             }
-            // As before there was a token: the operator chose the address, and was warned.
-            (Client::Address { loopback: false }, Wants::Read) if self.token().is_none() => return Ok(()),
-            (Client::Address { .. }, _) => {}
+            Client::Address { .. } => {}
         }
-        let Some(known) = self.token() else {
+        let Some(known) = token else {
             return Err((StatusCode::FORBIDDEN, self.missing.to_owned()));
         };
         let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
@@ -130,9 +139,9 @@ mod tests {
 
     const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
-    fn status(token: bool, client: Client, header: Option<&str>, wants: Wants) -> u16 {
+    fn status((token, several): (bool, bool), client: Client, header: Option<&str>, wants: Wants) -> u16 {
         let token = token.then(|| Token::new(SECRET.as_bytes()).unwrap());
-        let access = Access::new(token.as_ref(), "set it");
+        let access = Access::new(token.as_ref(), several, "set it");
         let mut headers = HeaderMap::new();
         if let Some(value) = header {
             headers.insert(header::AUTHORIZATION, HeaderValue::from_str(value).unwrap());
@@ -184,13 +193,18 @@ mod tests {
             (true, here, bad, 200, 401),
             (true, here, Some(SECRET), 200, 401),
             (true, here, good, 200, 200),
-            (false, away, None, 200, 403),
+            (false, away, None, 403, 403),
             (true, away, None, 401, 401),
             (true, away, bad, 401, 401),
             (true, away, good, 200, 200),
         ] {
-            let found = (status(token, client, header, Read), status(token, client, header, Act));
+            let one = (token, false);
+            let found = (status(one, client, header, Read), status(one, client, header, Act));
             assert_eq!(found, (read, act), "token {token}, {client:?}, {header:?}");
+            // Names of several tenants are told to operators alone.
+            let several = (token, true);
+            let found = (status(several, client, header, Read), status(several, client, header, Act));
+            assert_eq!(found, (act, act), "several tenants, token {token}, {client:?}, {header:?}");
         }
     }
 }

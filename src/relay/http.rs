@@ -56,7 +56,7 @@ pub fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
 /// Read the operator's token, if its file is configured.
 pub fn access(config: &config::Http) -> Result<Access, Error> {
     let token = config.token_file.as_deref().map(config::read_token).transpose()?;
-    Ok(Access::new(token.as_ref(), NO_TOKEN))
+    Ok(Access::new(token.as_ref(), false, NO_TOKEN))
 }
 
 /// What the handlers need.

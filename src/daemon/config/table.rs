@@ -77,8 +77,8 @@ section! {
         /// because the pages contain the names of models and tenants. Port 0 picks a free port. "" disables HTTP.
         listen: Address = constants::HTTP_LISTEN.into(), effect Restart;
         /// File with the operator's token: 32 to 512 bytes, mode 0640 or stricter. Who sends it (Authorization: Bearer
-        /// TOKEN) may search hashes, pin and evict blocks over `listen`. If `listen` is not loopback, /v1 answers only with it. The tool kvtide on this
-        /// machine needs no token: it uses the daemon's socket. "": no actions over `listen`.
+        /// TOKEN) may search hashes, pin and evict blocks over `listen`. With several domains, and from other machines, /v1 answers
+        /// only with it. The tool kvtide on this machine needs no token: it uses the daemon's socket. "": no actions over `listen`.
         token_file: OptionalPath = PathBuf::new(), example "\"/etc/kvtide/operator.token\"", effect Now;
     }
 }

@@ -116,7 +116,7 @@ impl Control {
         let http = config.http.listen.map(http::bind).transpose()?;
         let signals = Signals::install()?;
         let tokens = Tokens::load(&config.domains)?;
-        let access = http::access(&config.http)?;
+        let access = http::access(&config)?;
         let parent = options.parent.map(signals::watch_parent).transpose()?;
         let wire = |source| Error::Wire { action: "create the control thread's mailbox", source };
         let (to_control, reports) = mailbox(REPORTS).map_err(wire)?;

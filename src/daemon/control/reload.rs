@@ -34,7 +34,7 @@ impl Control {
         let (next, changes) = self.config.reloaded(self.source.load()?);
         // Everything that can fail comes before the first change.
         let tokens = Tokens::load(&next.domains)?;
-        let access = http::access(&next.http)?;
+        let access = http::access(&next)?;
         if next.daemon.log != self.config.daemon.log {
             self.log.change(&next.daemon.log)?;
         }

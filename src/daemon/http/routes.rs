@@ -4,7 +4,7 @@ use super::metrics::{self, Format};
 use super::operate::{OnBlock, Purging, hash_of};
 use super::page;
 use crate::attach;
-use crate::config;
+use crate::config::Config;
 use crate::error::Error;
 use crate::orders::Order;
 use crate::output::Versioned;
@@ -37,14 +37,14 @@ const MONITOR_MAX: Duration = Duration::from_secs(5);
 /// [`BOUNDS`]: kvtide_http::listener::BOUNDS
 pub(super) const BODIES: BodyBounds = BodyBounds { each: 64 << 10, total: 1 << 20, time: Duration::from_secs(5) };
 
-/// Answer to an action over an address while no token is configured.
-const NO_TOKEN: &str = "searches of hashes and changes over an address need the operator's token: set [http] token_file, or use the \
-                        kvtide tool on the daemon's machine without --http";
+/// Answer to what needs a token while none is configured.
+const NO_TOKEN: &str = "searches of hashes, changes, and names of several tenants or on another machine need the operator's token over an \
+                        address: set [http] token_file, or use the kvtide tool on the daemon's machine without --http";
 
-/// Read the operator's token, if its file is configured.
-pub(crate) fn access(config: &config::Http) -> Result<Access, Error> {
-    let token = config.token_file.as_deref().map(attach::read_token).transpose()?;
-    Ok(Access::new(token.as_ref(), NO_TOKEN))
+/// Read the operator's token, if its file is configured, and count the tenants.
+pub(crate) fn access(config: &Config) -> Result<Access, Error> {
+    let token = config.http.token_file.as_deref().map(attach::read_token).transpose()?;
+    Ok(Access::new(token.as_ref(), config.domains.len() > 1, NO_TOKEN))
 }
 
 /// What the handlers ask.

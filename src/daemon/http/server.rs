@@ -54,7 +54,7 @@ pub(crate) fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
     listener.set_nonblocking(true).map_err(failed)?;
     if !address.ip().is_loopback() {
         tracing::warn!(
-            "HTTP on {address} is reachable from other machines without authentication: it exposes names, users and sizes"
+            "HTTP on {address} is reachable from other machines: /metrics names models and tenants without authentication"
         );
     }
     Ok(listener)

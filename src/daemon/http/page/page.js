@@ -315,7 +315,7 @@ async function look() {
   } catch (error) {
     const since = heard ? `; the last answer came at ${heard.toLocaleTimeString()}` : "";
     const text = error.answered ? error.message : `no answer from the daemon${since}`;
-    health("bad", error.status === 401 ? "The operator's token is needed" : "No answer", [text]);
+    health("bad", [401, 403].includes(error.status) ? "The operator's token is needed" : "No answer", [text]);
   }
   setTimeout(look, EVERY_MS);
   if (found) draw(...found);
