@@ -332,8 +332,8 @@ typedef struct kvt_options {
     /// 0, in microseconds.
     uint64_t max_stall_us;
     /// Path of a file with the token of a tenant, to which the process then belongs; NULL: the path in the environment
-    /// variable `KVTIDE_TOKEN_FILE`. Without a token the daemon uses the process's uid. The file is read at each
-    /// attach.
+    /// variable `KVTIDE_TOKEN_FILE`, which must not be empty. Without a token the daemon uses the process's uid. The
+    /// file is read at each attach.
     const char *token_file;
     /// Memory of tier 0: `cpu`, `cuda`, `cuda:N`, `cuda:GPU-<uuid>` or `cuda:MIG-<uuid>`; NULL: `cpu`.
     const char *device;
@@ -981,8 +981,8 @@ kvt_status kvt_channel_lookup(kvt_channel *channel,
 /// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
 /// @param lease  Receives the lease.
 /// @return `KVT_OK`; `KVT_ENOTFOUND` if the prefix is not cached (any more); `KVT_EINVAL` if it has another number of
-///     blocks, or `lease_us` is 0; `KVT_ELIMIT` if `lease_us` exceeds the daemon's `limits.lease_max_ms`, the session's
-///     leases would pin more than `limits.lease_percent` of the cache while other sessions share it, or
+///     blocks, or `lease_us` is 0; `KVT_ELIMIT` if `lease_us` exceeds the daemon's `limits.lease_max_ms`, the
+///     leases of all sessions would pin more than `limits.lease_percent` of the cache while other sessions share it, or
 ///     `kvt_options.seqs_max` sequences and leases exist (`kvt_last_error` names the limit); `KVT_ENOSPC` or
 ///     `KVT_EAGAIN` if there is no room; `KVT_ETIMEDOUT`.
 /// Thread safety: one thread per channel at a time.

@@ -246,3 +246,19 @@ fn dropping_the_parent_of_a_store_is_noticed() {
         assert!(noticed, "test {number}");
     }
 }
+
+/// A child whose index does not follow its parent's would be ranked and listed as another block of the prefix.
+#[test]
+fn a_block_that_does_not_follow_its_parent_is_refused() {
+    let mut w = world(|_| {});
+    let (a, b, c) = (1 << 64, 2 << 64, 3 << 64);
+    store(&mut w, 0, (0, 0), &[a, b]);
+    for (first, parent) in [(7, a), (2, a), (1, b), (3, b), (u32::MAX, b), (1, 0), (0, a)] {
+        let tag = ask(&mut w, 1, (first, parent), &[c]);
+        let status = w.answer(1, tag).unwrap().status;
+        assert!(matches!(status, Status::Invalid | Status::Limit), "{first} after {parent:x}: {status:?}");
+    }
+    assert_eq!(found(&mut w, &[a, b, c]), 2);
+    store(&mut w, 0, (2, b), &[c]);
+    assert_eq!(found(&mut w, &[a, b, c]), 3);
+}

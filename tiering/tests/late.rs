@@ -258,9 +258,9 @@ fn a_lease_longer_than_the_longest_is_refused() {
     assert_eq!(w.call(1, lease(1_000)).status, Status::Limit);
 }
 
-/// A session that shares its shard may lease its share; a session that is alone may lease everything.
+/// The leases of all sessions have a share together, whoever else leases the same blocks; a session that is alone may lease everything.
 #[test]
-fn a_sessions_leases_have_a_share() {
+fn leases_have_a_share() {
     let mut w = world(|_| {});
     let mine = hashes(1, u128::from(FRAMES));
     assert_eq!(store(&mut w, &mine), Status::Ok);
@@ -276,6 +276,10 @@ fn a_sessions_leases_have_a_share() {
         Status::Limit,
         "a block is held once, however many leases it has"
     );
+    w.ok(0, lease(0, share));
+    let more = w.call(0, lease(1, share + 1));
+    assert_eq!((more.status, more.value), (done.status, done.value), "one share for both sessions");
+    w.ok(0, Request::SeqDrop { seq: 0 });
     // The other session may store into the other half of the room.
     let tag = ask_store(&mut w, 0, &hashes(2, u128::from(share)), 0);
     w.eager = true;

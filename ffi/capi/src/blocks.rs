@@ -205,8 +205,8 @@ pub unsafe extern "C" fn kvt_channel_lookup(
 /// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
 /// @param lease  Receives the lease.
 /// @return `KVT_OK`; `KVT_ENOTFOUND` if the prefix is not cached (any more); `KVT_EINVAL` if it has another number of
-///     blocks, or `lease_us` is 0; `KVT_ELIMIT` if `lease_us` exceeds the daemon's `limits.lease_max_ms`, the session's
-///     leases would pin more than `limits.lease_percent` of the cache while other sessions share it, or
+///     blocks, or `lease_us` is 0; `KVT_ELIMIT` if `lease_us` exceeds the daemon's `limits.lease_max_ms`, the
+///     leases of all sessions would pin more than `limits.lease_percent` of the cache while other sessions share it, or
 ///     `kvt_options.seqs_max` sequences and leases exist (`kvt_last_error` names the limit); `KVT_ENOSPC` or
 ///     `KVT_EAGAIN` if there is no room; `KVT_ETIMEDOUT`.
 /// Thread safety: one thread per channel at a time.

@@ -385,9 +385,9 @@ section! {
         /// Longest lease on cached blocks, in milliseconds. A request for a longer one fails.
         // An engine loads leased blocks within seconds, or within minutes if it queues requests.
         lease_max ("lease_max_ms"): Millis = 600_000, range 1_000..=86_400_000, effect Now;
-        /// Percent of host memory and NVMe together that the leases of one session may pin. Blocks that other sessions use too do not
-        /// count. A session that is alone on its shard of a space has no limit.
-        // So that it cannot block the stores of others.
+        /// Percent of host memory and NVMe together that the leases of all sessions of a space may pin. A session that is alone on its
+        /// shard of a space has no limit.
+        // So that they cannot block the stores of others.
         lease_percent: u8 = 50, range 1..=100, effect Now;
     }
     derived {

@@ -162,6 +162,6 @@ pub struct Policy {
     pub request_timeout_us: u64,
     /// Maximum duration of a lease, in microseconds.
     pub lease_us_max: u64,
-    /// Maximum percentage of the capacity of host and NVMe that the leases of one session may pin, if its shard has other sessions.
+    /// Maximum percentage of the capacity of host and NVMe that leases may pin. A session that is alone on its shard has no limit.
     pub lease_percent: u8,
 }

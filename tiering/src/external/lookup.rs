@@ -127,12 +127,12 @@ impl Core {
             leased_until: until,
             ..Seq::default()
         };
-        let before = self.held_alone(s);
+        let before = self.blocks.leased_bytes;
         let attached = self.attach_chain(s, seq, last, count);
-        let (held, share) = (self.held_alone(s), self.lease_share(s));
+        let (leased, share) = (self.blocks.leased_bytes, self.lease_share(s));
         match attached {
-            // Blocks that other sessions use too cost no extra room.
-            Ok(()) if held > before && held > share => {
+            // Blocks that are leased already cost no extra room.
+            Ok(()) if leased > before && leased > share => {
                 self.undo_op(s, op);
                 self.finish_with(s, op, Status::Limit, LEASE_SHARE | share);
             }
@@ -141,23 +141,27 @@ impl Core {
         }
     }
 
-    /// Return the bytes of cache that the session may pin alone by leases. A session that is alone on its shard may lease
-    /// everything. Any other has a share of the tiers' capacity, because leased blocks cannot be evicted for the stores of others.
+    /// Return the bytes of cache that leases of all sessions may pin, if this session asks for one more: a share of the tiers' capacity,
+    /// because leased blocks cannot be evicted for the stores of others. A session that is alone on its shard may lease everything.
     fn lease_share(&self, s: u16) -> u64 {
         let shard = self.sessions[usize::from(s)].shard;
         if self.sessions.iter().filter(|x| x.life == Life::Live && x.shard == shard).count() < 2 {
             return u64::MAX;
         }
         let limits = &self.cfg.limits;
-        let bytes =
-            (u128::from(limits.host_bytes_max) + u128::from(limits.nvme_bytes_max)) / u128::from(self.cfg.shards);
+        let bytes = u128::from(limits.host_bytes_max) + u128::from(limits.nvme_bytes_max);
         u64::try_from(bytes * u128::from(self.cfg.policy.lease_percent) / 100).unwrap_or(u64::MAX)
     }
 
-    /// Return the bytes of cache that only this session uses.
-    fn held_alone(&self, s: u16) -> u64 {
-        let classes = self.sessions[usize::from(s)].classes.iter().zip(&self.geo.classes);
-        classes.map(|(held, class)| held.committed * u64::from(class.stride)).sum()
+    /// Count one more lease of a block, or one less. A block counts once, however many leases it has.
+    pub(crate) fn count_lease(&mut self, b: BlockId, more: bool) {
+        let leases = &mut self.blocks[b].leases;
+        *leases = if more { *leases + 1 } else { *leases - 1 };
+        match (more, *leases) {
+            (true, 1) => self.blocks.leased_bytes += self.bytes_of_block(b),
+            (false, 0) => self.blocks.leased_bytes -= self.bytes_of_block(b),
+            _ => {}
+        }
     }
 
     /// Attach the chain of `count` cache entries that ends with `last`.
@@ -226,6 +230,7 @@ impl Core {
         self.index.begin_use(c);
         self.counters.nvme_hits += u64::from(self.is_far(b));
         self.add_ref(s, b);
+        self.count_lease(b, true);
         self.persist(b, Why::Attached);
         self.touch_block(s, b, seq);
     }

@@ -4,7 +4,7 @@ use super::block_copies::{BlockCopy, Sent};
 use crate::actions::ActionBuf;
 use crate::api::{BlockId, Level, NONE, Status};
 use crate::mutants::{self, Mutant};
-use crate::pages::BlockState;
+use crate::pages::{BlockState, ShardCopy};
 use crate::requests::{Op, Phase, Work};
 use crate::sequences::HASHES_MAX;
 use crate::sessions::{JobRec, Task};
@@ -29,7 +29,7 @@ impl Core {
         let Store { first, parent, hashes, engine, level } = store;
         let pairs = hashes.len() == engine.len() && !hashes.is_empty();
         let named = !hashes.contains(&0) && !engine.contains(&NONE) && (parent == 0) == (first == 0);
-        let refusal = if !pairs || !named {
+        let refusal = if !pairs || !named || !self.is_next(s, first, parent) {
             Some(Status::Invalid)
         } else if hashes.len() > HASHES_MAX
             || u64::from(first) + hashes.len() as u64 > u64::from(self.cfg.limits.seq_blocks_max)
@@ -63,6 +63,16 @@ impl Core {
         let ops = &mut self.sessions[usize::from(s)].ops;
         (ops[op].count, ops[op].above, ops[op].at) = (new, above, ops[op].copies.head);
         ops.enter(op, Phase::Admission);
+    }
+
+    /// Return false if the block after `parent` is known to have another index in its prefix. A parent whose copies are all on NVMe
+    /// alone has none that is known.
+    pub(crate) fn is_next(&self, s: u16, first: u32, parent: u128) -> bool {
+        let shard = self.sessions[usize::from(s)].shard;
+        match self.index.find(parent).and_then(|c| self.copy_of(c, shard)) {
+            Some(ShardCopy::Block(b)) => self.blocks[b].depth.checked_add(1) == Some(first),
+            Some(ShardCopy::IndexOnly(_) | ShardCopy::End) | None => true,
+        }
     }
 
     /// Iterate over the hashes of the parents of stores in progress. If such a parent is dropped, the store fails.

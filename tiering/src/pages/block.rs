@@ -84,6 +84,8 @@ pub(crate) struct Block {
     pub preferred: bool,
     /// Number of blocks before it in its prefix, once it is published.
     pub depth: u32,
+    /// Leases of it, of all sessions.
+    pub leases: u32,
 }
 
 impl Default for Block {
@@ -112,6 +114,7 @@ impl Default for Block {
             over_budget: false,
             preferred: false,
             depth: 0,
+            leases: 0,
         }
     }
 }
@@ -168,6 +171,8 @@ pub(crate) struct Blocks {
     pub to_erase: List,
     /// Number of blocks that are [`Block::committed`].
     pub committed: u32,
+    /// Bytes of the pages of leased blocks, without those out of window.
+    pub leased_bytes: u64,
 }
 
 impl Blocks {
@@ -184,6 +189,7 @@ impl Blocks {
             to_record: List::default(),
             to_erase: List::default(),
             committed: 0,
+            leased_bytes: 0,
         }
     }
 

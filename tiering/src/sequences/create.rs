@@ -102,6 +102,9 @@ impl Core {
             let dir = &mut session.dirs[seq as usize * session.dir_len..(seq as usize + 1) * session.dir_len];
             let b = self.chunks.pop(dir, len);
             session.seqs[seq as usize].blocks -= 1;
+            if session.seqs[seq as usize].leased_until != u64::MAX {
+                self.count_lease(b, false);
+            }
             self.drop_ref(s, b);
             // The block must not refer to a sequence index that is reused.
             let block = &mut self.blocks[b];

@@ -97,6 +97,9 @@ impl Core {
         if hashes.contains(&0) {
             return Err(Status::Invalid);
         }
+        if !self.is_next(s, first, parent) {
+            return Err(Status::Invalid);
+        }
         let mut above = match parent {
             0 if first == 0 => NONE,
             0 => return Err(Status::Invalid),

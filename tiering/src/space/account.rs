@@ -64,8 +64,21 @@ impl Core {
         *total = if add { *total + committed } else { *total - committed };
     }
 
+    /// Return the bytes of a block's pages that are not out of window.
+    pub(crate) fn bytes_of_block(&self, block: u32) -> u64 {
+        if !self.blocks[block].partial {
+            return self.geo.classes.iter().map(|class| u64::from(class.planes) * u64::from(class.stride)).sum();
+        }
+        let in_window = |plane: &u16| !self.pages[self.geo.page(block, *plane) as usize].out_of_window();
+        let planes = (0..self.geo.planes.len() as u16).filter(in_window);
+        planes.map(|plane| u64::from(self.geo.classes[usize::from(self.geo.class_of(plane))].stride)).sum()
+    }
+
     /// Remove the charge of a page that is out of window.
     pub(crate) fn uncharge_page(&mut self, block: u32, class: u8) {
+        if self.blocks[block].leases > 0 {
+            self.blocks.leased_bytes -= u64::from(self.geo.classes[usize::from(class)].stride);
+        }
         let b = &self.blocks[block];
         match (b.refs_home, b.refs_other) {
             (0, 0) => {}

@@ -28,6 +28,7 @@ struct Seen {
     invalidating: BTreeMap<u32, u16>,
     copying_out: BTreeMap<u32, u32>,
     refs: BTreeMap<u32, BTreeMap<u16, u32>>,
+    leases: BTreeMap<u32, u32>,
     host_targets: BTreeMap<u32, u32>,
     /// Host frames that transfers read or write, and the page of each.
     reading: BTreeMap<u32, u32>,
@@ -376,6 +377,9 @@ impl Core {
             for index in 0..q.blocks {
                 let b = self.seq_block(s, i as u32, index);
                 *seen.refs.entry(b).or_default().entry(s).or_default() += 1;
+                if q.leased_until != u64::MAX {
+                    *seen.leases.entry(b).or_default() += 1;
+                }
             }
         }
         let leases = session.seqs.iter().filter(|q| q.live && q.is_lease()).count();
@@ -399,6 +403,8 @@ impl Core {
                 block.refs_home == home && block.refs() == u64::from(all),
                 "block {b}: {block:?} has references {refs:?}"
             );
+            let leases = seen.leases.get(&b).copied().unwrap_or(0);
+            ensure!(block.leases == leases, "block {b}: {} leases, counted {leases}", block.leases);
             let in_flight = seen.in_flight.get(&b).copied().unwrap_or(0) + self.op_in_flight(b);
             ensure!(
                 block.in_flight == in_flight,
@@ -422,6 +428,9 @@ impl Core {
             "free blocks: {free} listed, counted {free_state}"
         );
         ensure!(dying == self.blocks.dying, "dying blocks: {}, counted {dying}", self.blocks.dying);
+        let leased: u64 = seen.leases.keys().map(|&b| self.bytes_of_block(b)).sum();
+        let before = self.blocks.leased_bytes;
+        ensure!(leased == before, "bytes of leased blocks: {before}, counted {leased}");
         ensure!(referred == self.blocks.referred, "referenced blocks: {}, counted {referred}", self.blocks.referred);
         Ok(())
     }

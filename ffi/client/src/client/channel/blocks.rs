@@ -53,8 +53,8 @@ impl Channel {
     /// - `NotFound`: the prefix is no longer cached.
     /// - `Invalid`: the prefix has another number of blocks.
     /// - `NoSpace`, `TimedOut`.
-    /// - `Limit`: the prefix is longer than a sequence may be; `time` exceeds the daemon's `limits.lease_max_ms`; the session's
-    ///   leases would hold more than `limits.lease_percent` of the cache while other sessions share it; or `seqs_max` sequences and
+    /// - `Limit`: the prefix is longer than a sequence may be; `time` exceeds the daemon's `limits.lease_max_ms`; the leases of
+    ///   all sessions would hold more than `limits.lease_percent` of the cache while other sessions share it; or `seqs_max` sequences and
     ///   leases, expired ones included, have not been dropped yet.
     pub fn lease(&mut self, hash: u128, count: u32, time: Duration, timeout: Duration) -> Result<Leased> {
         const DOING: &str = "lease a prefix of blocks";
@@ -95,7 +95,7 @@ impl Channel {
     ///
     /// # Errors
     /// As [`Channel::load`]. `NoSpace`: the cache has no room. `Invalid`: `hashes` and `blocks` differ in length, or `parent` does
-    /// not match `first` (only the root has no parent).
+    /// not match `first` (only the root has no parent, and any other block follows its parent).
     pub fn store(
         &mut self,
         (first, parent): (u32, u128),
