@@ -72,6 +72,12 @@ pub(super) enum Ended {
     Client(ClientError),
 }
 
+impl From<kvtide_daemon::error::Error> for Ended {
+    fn from(error: kvtide_daemon::error::Error) -> Ended {
+        Ended::Usage(error.to_string())
+    }
+}
+
 impl From<ClientError> for Ended {
     fn from(error: ClientError) -> Ended {
         Ended::Client(error)

@@ -7,6 +7,7 @@ use kvtide_daemon::error::Error;
 use kvtide_daemon::http::client::{self, Address, Ask};
 use kvtide_daemon::status::Snapshot;
 use serde::de::DeserializeOwned;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// Environment variable with the socket of the daemon.
@@ -38,14 +39,14 @@ impl Which {
 
     /// Return the socket at which engines and relays attach.
     pub(super) fn engine_socket(&self) -> Result<PathBuf, Ended> {
-        let variable = std::env::var_os(SOCKET_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let named = variable(SOCKET_VARIABLE)?.map(PathBuf::from);
         match (&self.socket, &self.dir, &self.http) {
             (Some(socket), ..) => Ok(socket.clone()),
             (_, Some(dir), _) => Ok(dir.join(constants::SOCKET_NAME)),
             (.., Some(_)) => {
                 Err(Ended::Usage("events come over the daemon's socket, not over HTTP: use --socket".into()))
             }
-            _ => Ok(variable.unwrap_or_else(|| Path::new(constants::DIR).join(constants::SOCKET_NAME))),
+            _ => Ok(named.unwrap_or_else(|| Path::new(constants::DIR).join(constants::SOCKET_NAME))),
         }
     }
 
@@ -72,9 +73,9 @@ impl Which {
 
     /// Ask the first daemon that answers. `body`: of an action.
     pub(super) fn ask(&self, path: &str, body: Option<&str>) -> Result<(Address, String), Error> {
-        let variable = std::env::var_os(SOCKET_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let token = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty());
-        client::first(&self.addresses(variable), Ask { path, body, token: token.as_deref() })
+        let socket = variable(SOCKET_VARIABLE)?.map(PathBuf::from);
+        let token = variable(TOKEN_VARIABLE)?.map(|token| token.to_string_lossy().into_owned());
+        client::first(&self.addresses(socket), Ask { path, body, token: token.as_deref() })
     }
 
     /// As [`Which::ask`]; read the answer.
@@ -82,6 +83,14 @@ impl Which {
         let (address, text) = self.ask(path, body)?;
         serde_json::from_str(&text)
             .map_err(|error| Error::NotADaemon { address: address.to_string(), what: format!("{path}: {error}") })
+    }
+}
+
+/// Return the value of an environment variable.
+fn variable(name: &'static str) -> Result<Option<OsString>, Error> {
+    match std::env::var_os(name) {
+        Some(value) if value.is_empty() => Err(Error::EmptyVariable { name }),
+        value => Ok(value),
     }
 }
 

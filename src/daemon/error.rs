@@ -63,6 +63,12 @@ pub enum Error {
         /// Bytes available.
         available: u64,
     },
+    /// An environment variable is set to nothing, as by a chart without a value.
+    #[error("the environment variable {name} is empty; give it a value, or unset it")]
+    EmptyVariable {
+        /// Its name.
+        name: &'static str,
+    },
     /// No daemon answers at any of the addresses.
     #[error(
         "no daemon answers ({tried}). Check that kvtided runs; select it with --socket, --dir or --http, or with KVTIDE_SOCKET"

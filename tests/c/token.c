@@ -43,7 +43,7 @@ int main(int argc, char **argv) {
     o.token_file = "/nonexistent/token";
     FAILS(kvt_attach(&o, &client), KVT_ESYSTEM, "/nonexistent/token");
 
-    /* The environment variable applies if the options contain no token. Empty means unset. */
+    /* The environment variable applies if the options contain no token. An empty one is an error: without it the uid would decide. */
     o.token_file = NULL;
     CHECK(setenv("KVTIDE_TOKEN_FILE", wrong, 1) == 0);
     FAILS(kvt_attach(&o, &client), KVT_EPERM, "unknown token");
@@ -51,7 +51,7 @@ int main(int argc, char **argv) {
     attaches(o);
     o.token_file = NULL;
     CHECK(setenv("KVTIDE_TOKEN_FILE", "", 1) == 0);
-    attaches(o);
+    FAILS(kvt_attach(&o, &client), KVT_EINVAL, "KVTIDE_TOKEN_FILE is empty");
     CHECK(unlink(wrong) == 0 && unlink(shorter) == 0);
     return 0;
 }

@@ -66,6 +66,13 @@ fn a_daemon_is_found_by_the_names_that_it_was_given_without_an_address() {
     let mut named = Command::new(env!("CARGO_BIN_EXE_kvtide"));
     let told = named.arg("status").env("KVTIDE_SOCKET", path).output().unwrap();
     assert!(text(&told.stdout).contains(&serving), "{}", text(&told.stderr));
+    // An empty variable of a chart must not select another daemon, or none of the tokens.
+    for (variable, command) in [("KVTIDE_SOCKET", "status"), ("KVTIDE_SOCKET", "events"), ("KVTIDE_TOKEN", "status")] {
+        let mut empty = Command::new(env!("CARGO_BIN_EXE_kvtide"));
+        let told = empty.arg(command).env(variable, "").output().unwrap();
+        let said = text(&told.stderr);
+        assert!(said.contains(&format!("{variable} is empty")) && !told.status.success(), "{said}");
+    }
     // Two ways to name it may contradict each other.
     assert_eq!(kvtide(&["status", "--dir", dir, "--http", "127.0.0.1:1"]).status.code(), Some(2));
     daemon.signal(Signal::KILL).unwrap();

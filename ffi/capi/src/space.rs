@@ -108,8 +108,8 @@ pub struct kvt_options {
     /// 0, in microseconds.
     pub max_stall_us: u64,
     /// Path of a file with the token of a tenant, to which the process then belongs; NULL: the path in the environment
-    /// variable `KVTIDE_TOKEN_FILE`. Without a token the daemon uses the process's uid. The file is read at each
-    /// attach.
+    /// variable `KVTIDE_TOKEN_FILE`, which must not be empty. Without a token the daemon uses the process's uid. The
+    /// file is read at each attach.
     pub token_file: *const c_char,
     /// Memory of tier 0: `cpu`, `cuda`, `cuda:N`, `cuda:GPU-<uuid>` or `cuda:MIG-<uuid>`; NULL: `cpu`.
     pub device: *const c_char,
@@ -265,7 +265,14 @@ pub(crate) unsafe fn read_options(options: *const kvt_options) -> Result<Options
     };
     let classes = frames.len();
     let token_file = match options.token_file.is_null() {
-        true => std::env::var_os(TOKEN_FILE).filter(|path| !path.is_empty()).map(PathBuf::from),
+        true => match std::env::var_os(TOKEN_FILE) {
+            // Without it the uid would decide to whom the process belongs.
+            Some(path) if path.is_empty() => {
+                let why = format!("the environment variable {TOKEN_FILE} is empty; name a file, or unset it");
+                return Err(Fault::new(Status::Invalid, why));
+            }
+            path => path.map(PathBuf::from),
+        },
         // SAFETY: as above.
         false => Some(unsafe { path("options->token_file", options.token_file) }?),
     };

@@ -12,6 +12,7 @@ from kvtide.adapter_config import SOCKET, AdapterConfig
 from kvtide.blocks import Level
 from kvtide.sglang.config import SGLANG_KEYS, StorageConfig
 from kvtide.vllm.config import ConnectorConfig
+from kvtide.vllm.paged.config import PagedConfig
 from kvtide.vllm.tier_config import TierConfig
 
 ALL = (ConnectorConfig, TierConfig, StorageConfig)
@@ -51,7 +52,7 @@ def test_every_key_is_documented() -> None:
     assert documented("sglang.md", "## Options") == keys(StorageConfig)
 
 
-@pytest.mark.parametrize("config", ALL)
+@pytest.mark.parametrize("config", (*ALL, PagedConfig))
 def test_empty_strings_are_errors(config: type[AdapterConfig]) -> None:
     for field in dataclasses.fields(config):
         if field.default is None or isinstance(field.default, str):

@@ -56,12 +56,13 @@ class AdapterConfig:
     weights_id: str | None = None
 
     def __post_init__(self) -> None:
-        for name, allowed in self.CHOICES.items():
-            _check_choice(name, getattr(self, name), allowed)
         for field in dataclasses.fields(self):
             # An unset variable of a chart. It must not stand for "no weights_id": all fine-tunes of a model would share blocks.
             if getattr(self, field.name) == "":
                 raise ValueError(f"kvtide: {field.name} is empty; give it a value, or leave the key out")
+        for name, allowed in self.CHOICES.items():
+            _check_choice(name, getattr(self, name), allowed)
+        for field in dataclasses.fields(self):
             if type(field.default) not in (int, float):
                 continue
             given, may_be_zero = getattr(self, field.name), field.name in self.ZERO_ALLOWED

@@ -13,7 +13,7 @@ import kvtide
 from kvtide import identity, weights
 from kvtide.keyed_store import BlockMemory
 
-from . import pools
+from . import keys, pools
 from .config import StorageConfig
 
 #: Version of a page's format. Raise it when the same parts below mean other bytes.
@@ -50,7 +50,8 @@ class Identity:
     def __init__(self, storage: Any, config: StorageConfig) -> None:
         """Collect the parts. `storage` is SGLang's HiCacheStorageConfig.
 
-        Raise ValueError if it asks for something unsupported, or the weights cannot be hashed.
+        Raise ValueError if it asks for something unsupported, SGLang's keys lack the adapter or the salt, or the weights cannot be
+        hashed.
         """
         if getattr(storage, "dcp_size", 1) > 1:
             raise ValueError("kvtide: decode context parallelism is not supported by SGLang for this kind of storage backend")
@@ -65,6 +66,7 @@ class Identity:
         self._name = config.space or f"sglang-{PurePath(str(storage.model_name or model)).name or 'model'}"
         self._parts = {
             "format": str(FORMAT),
+            "keys": keys.contents(),
             "model": str(storage.model_name),
             "weights": self._weights(model, arguments),
             "stage": f"{storage.pp_rank} of {storage.pp_size}",

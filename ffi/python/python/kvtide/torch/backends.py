@@ -284,7 +284,7 @@ def requested(backend: str | None = None) -> str:
 
     Raise ValueError if it is unknown.
     """
-    source, value = ("backend", backend) if backend is not None else (VARIABLE, os.environ.get(VARIABLE) or KVTIDE)
+    source, value = ("backend", backend) if backend is not None else (VARIABLE, os.environ.get(VARIABLE, KVTIDE))
     if value not in (KVTIDE, AUTO) and value not in LIBRARIES:
         raise ValueError(f"{source}={value!r} is unknown; use one of {', '.join(names())}")
     return value
