@@ -2,6 +2,7 @@
 
 use crate::config;
 use crate::error::Error;
+use crate::places::{Places, QUIET, Quiet, Waiting};
 use crate::queue::{Expected, Recall, Share};
 use crate::spaces::Spaces;
 use kvtide_types::Status;
@@ -10,11 +11,10 @@ use kvtide_wire::hello::{
     Token, What, is_local,
 };
 use kvtide_wire::os::socket::Listener;
-use std::collections::{BTreeMap, HashMap};
-use std::convert::Infallible;
+use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
@@ -29,10 +29,6 @@ const USER_MAX: usize = 64;
 const TOKEN_MAX: usize = 3 * USER_MAX;
 /// Engines at a time: those with a token leave room for a user's.
 const CONNECTIONS_MAX: usize = TOKEN_MAX + USER_MAX;
-/// Connections at a time whose first message has not come, in all and of one user. An engine sends it at once, so one is usual; the workers of a
-/// machine's engines may start together.
-const WAITING_MAX: usize = 4 * USER_WAITING_MAX;
-const USER_WAITING_MAX: usize = 32;
 /// Time for the first message of a connection.
 const HELLO: Duration = Duration::from_secs(5);
 /// Maximum time that a question waits for its space to be served, and the time between two looks.
@@ -40,8 +36,6 @@ const SERVED: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(10);
 /// Time until a prefix is shared or awaited again of which a part is missing.
 const AGAIN: Duration = Duration::from_millis(50);
-/// Time between two lines in the log about connections, and of the attempt to send the reason.
-const QUIET: Duration = Duration::from_secs(1);
 /// Pause after a failed accept: descriptors may be used up.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -65,7 +59,7 @@ pub fn start(settings: &config::Adapters, domain: usize, spaces: &Arc<Spaces>) -
         spaces: Arc::clone(spaces),
         places: Places::default(),
         waiting: Waiting::default(),
-        logged: Mutex::default(),
+        quiet: Quiet::default(),
     });
     spaces.shared.runtime.spawn(async move {
         adapters.accept(&listener).await;
@@ -102,10 +96,10 @@ struct Adapters {
     /// Index of the domain.
     domain: usize,
     spaces: Arc<Spaces>,
-    places: Places,
-    waiting: Waiting,
-    /// Time of the last line in the log about a connection.
-    logged: Mutex<Option<Instant>>,
+    places: Places<Right>,
+    /// Those whose first message has not come, by user.
+    waiting: Waiting<u32>,
+    quiet: Quiet,
 }
 
 impl Adapters {
@@ -122,16 +116,6 @@ impl Adapters {
                 }
             }
         }
-    }
-
-    /// Return whether a line may be logged: engines and strangers must not fill the log.
-    fn may_log(&self) -> bool {
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        let may = logged.is_none_or(|at| at.elapsed() >= QUIET);
-        if may {
-            *logged = Some(Instant::now());
-        }
-        may
     }
 
     async fn serve(self: Arc<Self>, socket: UnixStream) {
@@ -160,7 +144,7 @@ impl Adapters {
             Err(_) => return Err((Status::TimedOut, format!("no message within {HELLO:?}"))),
         };
         let right = self.access.admit(uid, hello.token.as_ref()).map_err(|text| (Status::Permission, text))?;
-        let Some(_place) = Place::take(&self.places, right) else {
+        let Some(_place) = self.places.take(right, right.places_max(), CONNECTIONS_MAX) else {
             let of = match right {
                 Right::Uid(_) => format!("{USER_MAX} of this user"),
                 Right::Token => format!("{TOKEN_MAX} with a token"),
@@ -168,58 +152,6 @@ impl Adapters {
             return Err((Status::Limit, format!("{CONNECTIONS_MAX} engines are connected, or {of}, the maximum")));
         };
         connection.answer(hello).await
-    }
-}
-
-/// Connections whose first message has not come. They take no engine's place, and their number is bounded: the oldest gives way.
-#[derive(Default)]
-struct Waiting(Mutex<Queue>);
-
-#[derive(Default)]
-struct Queue {
-    next: u64,
-    /// By age, with the user. Dropping the sender closes the connection.
-    all: BTreeMap<u64, (u32, oneshot::Sender<Infallible>)>,
-}
-
-impl Queue {
-    /// Return which connection gives way to a new one of `uid`, if one must: the oldest of the user that has too many, or has most.
-    fn gives_way(&self, uid: u32) -> Option<u64> {
-        let mut of_user: HashMap<u32, usize> = HashMap::new();
-        self.all.values().for_each(|(uid, _)| *of_user.entry(*uid).or_default() += 1);
-        let from = match of_user.get(&uid) {
-            Some(&own) if own >= USER_WAITING_MAX => uid,
-            _ if self.all.len() >= WAITING_MAX => of_user.into_iter().max_by_key(|(_, count)| *count)?.0,
-            _ => return None,
-        };
-        self.all.iter().find(|(_, (uid, _))| *uid == from).map(|(number, _)| *number)
-    }
-}
-
-impl Waiting {
-    /// Wait with a connection of a user. The receiver ends when the connection must give way.
-    fn enter(&self, uid: u32) -> (Waits<'_>, oneshot::Receiver<Infallible>) {
-        let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(number) = queue.gives_way(uid) {
-            queue.all.remove(&number);
-        }
-        let (open, closed) = oneshot::channel();
-        let number = queue.next;
-        queue.next += 1;
-        queue.all.insert(number, (uid, open));
-        (Waits { waiting: self, number }, closed)
-    }
-}
-
-/// A connection that waits, until this is dropped.
-struct Waits<'a> {
-    waiting: &'a Waiting,
-    number: u64,
-}
-
-impl Drop for Waits<'_> {
-    fn drop(&mut self) {
-        self.waiting.0.lock().unwrap_or_else(PoisonError::into_inner).all.remove(&self.number);
     }
 }
 
@@ -232,34 +164,11 @@ enum Right {
     Token,
 }
 
-/// Engines by right.
-type Places = Mutex<HashMap<Right, usize>>;
-
-/// One of the places for engines, until it is dropped.
-struct Place<'a> {
-    places: &'a Places,
-    right: Right,
-}
-
-impl Place<'_> {
-    fn take(places: &Places, right: Right) -> Option<Place<'_>> {
-        let mut all = places.lock().unwrap_or_else(PoisonError::into_inner);
-        let total: usize = all.values().sum();
-        let own = all.get(&right).copied().unwrap_or(0);
-        let own_max = if right == Right::Token { TOKEN_MAX } else { USER_MAX };
-        (total < CONNECTIONS_MAX && own < own_max).then(|| {
-            all.insert(right, own + 1);
-            Place { places, right }
-        })
-    }
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        let mut all = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        match all.get_mut(&self.right) {
-            Some(own) if *own > 1 => *own -= 1,
-            _ => _ = all.remove(&self.right),
+impl Right {
+    fn places_max(self) -> usize {
+        match self {
+            Right::Uid(_) => USER_MAX,
+            Right::Token => TOKEN_MAX,
         }
     }
 }
@@ -304,7 +213,7 @@ impl Connection<'_> {
 
     /// End the connection: send the reason, and log it.
     async fn end(&self, uid: u32, status: Status, text: String) {
-        if self.adapters.may_log() {
+        if self.adapters.quiet.may_log() {
             tracing::warn!("the connection of an adapter of uid {uid} ends: {text}");
         }
         let _ = tokio::time::timeout(QUIET, self.socket.writable()).await;
@@ -313,7 +222,7 @@ impl Connection<'_> {
 
     /// Answer the questions of an engine until it closes the connection.
     async fn answer(&self, AskHello { fingerprint, .. }: AskHello) -> Result<(), End> {
-        let wants_notes = self.adapters.spaces.shared.events.is_some();
+        let wants_notes = self.adapters.spaces.shared.events.of(self.adapters.domain).is_some();
         self.send(&AskWelcome { wants_notes }.encode())?;
         let (answers, mut answered) = mpsc::channel(QUESTIONS_MAX);
         // They end with the connection.
@@ -387,11 +296,13 @@ impl Connection<'_> {
     /// Keep the tokens of blocks.
     async fn note(&self, fingerprint: [u8; 32], Note { hashes, tokens, adapter }: Note) {
         let spaces = &self.adapters.spaces;
-        let domain = spaces.shared.config.domains[self.adapters.domain].name.as_str();
+        let domain = self.adapters.domain;
+        let name = spaces.shared.config.domains[domain].name.as_str();
         // Only of a space of its own domain.
-        let Some(events) = spaces.shared.events.clone().filter(|_| spaces.serves(Some(domain), fingerprint)) else {
+        let Some(events) = spaces.shared.events.of(domain).filter(|_| spaces.serves(Some(name), fingerprint)) else {
             return;
         };
+        let events = Arc::clone(events);
         let adapter = Some(adapter).filter(|name| !name.is_empty());
         // It writes a file.
         let kept =
@@ -461,46 +372,15 @@ async fn question(spaces: &Spaces, domain: usize, fingerprint: [u8; 32], ask: As
 mod tests {
     use super::*;
 
-    fn waiting(waiting: &Waiting) -> Vec<u32> {
-        waiting.0.lock().unwrap().all.values().map(|(uid, _)| *uid).collect()
-    }
-
-    /// Four users, each with as many silent connections as it can have, leave places to engines and to a fifth user's first message.
-    #[test]
-    fn silent_strangers_keep_nobody_out() {
-        let queue = Waiting::default();
-        let mut silent: Vec<_> = (1..=4).flat_map(|uid| [uid; 100]).map(|uid| queue.enter(uid)).collect();
-        let open = |silent: &mut Vec<(Waits<'_>, oneshot::Receiver<Infallible>)>| {
-            silent
-                .iter_mut()
-                .filter_map(|(_, closed)| closed.try_recv().err())
-                .filter(|e| *e == oneshot::error::TryRecvError::Empty)
-                .count()
-        };
-        assert_eq!((waiting(&queue).len(), open(&mut silent)), (WAITING_MAX, WAITING_MAX));
-        let (engine, mut gives_way) = queue.enter(1000);
-        assert!(gives_way.try_recv() == Err(oneshot::error::TryRecvError::Empty), "it waits");
-        assert_eq!(open(&mut silent), WAITING_MAX - 1, "a stranger's connection gave way");
-        // The strangers come again: one of theirs gives way, not the engine.
-        silent.extend((0..1000).map(|i| queue.enter(i % 4 + 1)));
-        assert!(gives_way.try_recv() == Err(oneshot::error::TryRecvError::Empty));
-        drop(engine);
-        assert!(!waiting(&queue).contains(&1000));
-        drop(silent);
-        assert_eq!(waiting(&queue), [0; 0]);
-    }
-
     #[test]
     fn users_and_tokens_have_shares_of_their_own() {
         let places = Places::default();
-        let take =
-            |right, count: usize| -> Vec<Place<'_>> { (0..count).map_while(|_| Place::take(&places, right)).collect() };
+        let one = |right: Right| places.take(right, right.places_max(), CONNECTIONS_MAX);
+        let take = |right, count: usize| -> Vec<_> { (0..count).map_while(|_| one(right)).collect() };
         let tokens = take(Right::Token, 1000);
         assert_eq!((tokens.len(), take(Right::Uid(65534), 1000).len()), (TOKEN_MAX, USER_MAX));
         drop(tokens);
         let users: Vec<_> = (0..10).flat_map(|uid| take(Right::Uid(uid), 1000)).collect();
         assert_eq!(users.len(), CONNECTIONS_MAX);
-        drop(users);
-        assert!(places.lock().unwrap().is_empty());
     }
 }

@@ -1,5 +1,9 @@
 //! The relay's configuration: one TOML file. configs/relay.toml describes each key.
 
+mod events;
+
+pub use events::{Address, Events, Mode, STREAMS_MAX};
+
 use crate::error::Error;
 use crate::name::SharedKey;
 use kvtide_wire::hello::Token;
@@ -33,9 +37,6 @@ pub struct Config {
     /// HTTP: metrics, recalls, tokens.
     #[serde(default)]
     pub http: Http,
-    /// KV events for routers; off without this table.
-    #[serde(default)]
-    pub events: Option<Events>,
 }
 
 /// `[daemon]`
@@ -69,6 +70,9 @@ pub struct Domain {
     /// The socket where its engines ask; none without this table.
     #[serde(default)]
     pub adapters: Option<Adapters>,
+    /// KV events for routers; off without this table.
+    #[serde(default)]
+    pub events: Option<Events>,
     /// Its line in the file.
     #[serde(skip)]
     pub line: usize,
@@ -142,72 +146,6 @@ pub struct Adapters {
 
 fn adapters_socket() -> PathBuf {
     "/run/kvtide-relay/relay.sock".into()
-}
-
-/// `[events]`
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Events {
-    /// Where routers subscribe. The second space gets the next port, and so on.
-    #[serde(default = "publish")]
-    pub publish: TcpEndpoint,
-    /// Where routers ask for batches that they missed; ports as for `publish`.
-    #[serde(default = "replay")]
-    pub replay: TcpEndpoint,
-    /// The first frame of each message; `{space}` is the name of the space.
-    #[serde(default)]
-    pub topic: String,
-    /// Directory for the tokens of blocks. No other relay may use it.
-    #[serde(default = "tokens_dir")]
-    pub tokens_dir: PathBuf,
-    /// Maximum MiB of memory for tokens; the file may have twice as many.
-    #[serde(default = "tokens_mib")]
-    pub tokens_mib: u64,
-}
-
-fn publish() -> TcpEndpoint {
-    TcpEndpoint { host: "127.0.0.1".into(), port: 5557 }
-}
-
-fn replay() -> TcpEndpoint {
-    TcpEndpoint { host: "127.0.0.1".into(), port: 5657 }
-}
-
-fn tokens_dir() -> PathBuf {
-    "/var/lib/kvtide-relay".into()
-}
-
-fn tokens_mib() -> u64 {
-    256
-}
-
-/// An address of ZeroMQ: `tcp://HOST:PORT`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub struct TcpEndpoint {
-    host: String,
-    port: u16,
-}
-
-impl TryFrom<String> for TcpEndpoint {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<TcpEndpoint, String> {
-        let parts = text.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':'));
-        let port = parts.and_then(|(_, port)| port.parse().ok()).filter(|port| *port > 0);
-        match (parts, port) {
-            (Some((host, _)), Some(port)) if !host.is_empty() => Ok(TcpEndpoint { host: host.into(), port }),
-            _ => Err(format!("{text:?} is no address; expected tcp://HOST:PORT")),
-        }
-    }
-}
-
-impl TcpEndpoint {
-    /// Return the address for the space with this index.
-    #[must_use]
-    pub fn of_space(&self, index: u16) -> String {
-        format!("tcp://{}:{}", self.host, self.port.saturating_add(index))
-    }
 }
 
 /// `[http]`
@@ -294,6 +232,7 @@ impl Config {
             domain.line = text[..table.span().start].matches('\n').count() + 1;
         }
         check_domains(&config.domains).map_err(wrong)?;
+        events::check(&config.domains).map_err(wrong)?;
         Ok(config)
     }
 
@@ -484,8 +423,6 @@ mod tests {
             (format!("{LEAST}ttl_s = 1\n"), vec!["store.ttl_s = 1", "expected 60"]),
             (format!("{LEAST}[copy_out]\nbytes_per_day = 7\n"), vec!["copy_out.bytes_per_day = 7", "expected 1048576"]),
             (format!("{LEAST}[copy_out]\nrequests_per_day = 0\n"), vec!["copy_out.requests_per_day = 0"]),
-            (format!("{LEAST}[events]\nreplay = \"5558\"\n"), vec!["line 7", "5558", "tcp://HOST:PORT"]),
-            (format!("{LEAST}[events]\npublish = \"tcp://a:0\"\n"), vec!["line 7", "tcp://HOST:PORT"]),
             ("[store]\nurl = \"s3://b\"\n".into(), vec!["missing field `domains`"]),
         ] {
             let error = parse(&text).unwrap_err();
@@ -584,21 +521,21 @@ mod tests {
     }
 
     #[test]
-    fn each_space_has_a_port_of_its_own() {
-        assert!(parse(LEAST).unwrap().events.is_none());
-        let events = parse(&format!("{LEAST}[events]\npublish = \"tcp://[::1]:65534\"\n")).unwrap().events.unwrap();
-        assert_eq!([0, 1].map(|index| events.publish.of_space(index)), ["tcp://[::1]:65534", "tcp://[::1]:65535"]);
-        assert_eq!(events.replay.of_space(2), "tcp://127.0.0.1:5659");
-    }
-
-    #[test]
     fn a_key_that_others_can_read_or_that_is_none_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let file = |text: &str, mode: u32| {
             let path = dir.path().join(format!("{mode:o}"));
             std::fs::write(&path, text).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            Domain { name: "a".into(), shared_key_file: path, encrypt: true, token_file: None, adapters: None, line: 1 }
+            Domain {
+                name: "a".into(),
+                shared_key_file: path,
+                encrypt: true,
+                token_file: None,
+                adapters: None,
+                events: None,
+                line: 1,
+            }
         };
         let digits = "0123456789abcdef".repeat(4);
         assert!(file(&format!("{digits}\n"), 0o640).shared_key().is_ok());

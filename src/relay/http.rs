@@ -169,8 +169,15 @@ async fn note(State(api): State<Api>, ConnectInfo(peer): ConnectInfo<Peer>, requ
 
 /// Keep the tokens of blocks.
 async fn keep(relay: &Relay, note: Note) -> Result<Response, Refused> {
-    let off = || (StatusCode::NOT_FOUND, "KV events are off; set [events] in the relay's configuration".to_owned());
-    let events = relay.shared.events.clone().ok_or_else(off)?;
+    let off = || {
+        let why = match relay.shared.events.on().next() {
+            None => "KV events are off; set [domains.events] in the relay's configuration",
+            Some(_) => "name a domain that has [domains.events]: \"domain\" in the request",
+        };
+        (StatusCode::NOT_FOUND, why.to_owned())
+    };
+    let domain = relay.notes(note.domain.as_deref(), note.fingerprint.0).ok_or_else(off)?;
+    let events = Arc::clone(relay.shared.events.of(domain).ok_or_else(off)?);
     // It writes a file.
     let kept = tokio::task::spawn_blocking(move || {
         let adapter = note.adapter().map(str::to_owned);
@@ -256,7 +263,8 @@ fn text(relay: &Relay, http: &HttpCounters) -> String {
             family(name, "gauge", help, vec![(String::new(), left)]);
         }
     }
-    if let Some(events) = &relay.shared.events {
+    let events = &relay.shared.events;
+    if events.on().next().is_some() {
         let counters = &events.counters;
         for (name, help, counter) in [
             ("events_published_total", "KV events published.", &counters.events),
@@ -266,9 +274,15 @@ fn text(relay: &Relay, http: &HttpCounters) -> String {
                 "Times that all KV events were published again, as a queue was full.",
                 &counters.overflows,
             ),
+            ("events_lost_batches_total", "Batches that a slow subscriber did not get live.", &counters.lost),
+            (
+                "events_refused_total",
+                "Connections for KV events refused or ended: not named, wrong token, too many, or not ZMTP.",
+                &counters.refused,
+            ),
             (
                 "events_tokens_dropped_bytes_total",
-                "Invalid bytes of the file of tokens.",
+                "Invalid bytes of the files of tokens.",
                 &counters.tokens_dropped_bytes,
             ),
         ] {

@@ -6,7 +6,7 @@
 //! | [`relay`], `spaces` | the running relay; the spaces of the daemon that it serves |
 //! | `space` | one space: its sessions, the feed, threads that copy |
 //! | `chains`, `queue` | the cached blocks of the space; the runs to copy |
-//! | `adapters` | the socket where engines ask |
+//! | `adapters`, `places` | the socket where engines ask; bounds on connections |
 //! | `http`, `requests` | metrics, recalls, and tokens of blocks; the bodies of these requests |
 //! | [`events`] | KV events for routers |
 //! | [`config`], [`error`] | the TOML file; errors |
@@ -31,6 +31,7 @@ pub mod error;
 pub mod events;
 mod http;
 pub mod name;
+mod places;
 pub mod presence;
 mod queue;
 pub mod relay;

@@ -4,7 +4,7 @@ use crate::adapters;
 use crate::config::Config;
 use crate::endpoint::{Endpoint, EndpointConfig, Usage};
 use crate::error::Error;
-use crate::events::Events;
+use crate::events::{Domains, Events};
 use crate::http;
 use crate::presence::{Presence, PresenceConfig};
 use crate::space::{Counters, Shared};
@@ -47,13 +47,15 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Check the settings that a start needs, without a connection to the store.
+    /// Check the settings that a start needs, without a connection to the store. Log what is allowed and needs a second look.
     ///
     /// # Errors
-    /// A shared key or the token of HTTP cannot be used, or the URL or the options of the store are wrong.
+    /// A shared key or a token cannot be used, or the URL or the options of the store are wrong.
     pub fn check(config: &Config, path: &Path) -> Result<(), Error> {
         config.shared_keys(path)?;
         http::access(&config.http)?;
+        config.domains.iter().filter_map(|domain| domain.events.as_ref()).try_for_each(Events::check)?;
+        config.warnings().iter().for_each(|warning| tracing::warn!("{}: {warning}", path.display()));
         open(config).map(drop)
     }
 
@@ -82,10 +84,9 @@ impl Relay {
         let presence = Arc::new(Presence::new(Arc::clone(&endpoint), PresenceConfig::default()));
         let access = http::access(&config.http)?;
         let (listener, listen) = http::bind(config.http.listen)?;
-        let events =
-            config.events.as_ref().map(|settings| Events::open(settings, runtime.handle().clone()).map(Arc::new));
+        config.warnings().iter().for_each(|warning| tracing::warn!("{}: {warning}", path.display()));
         let shared = Shared {
-            events: events.transpose()?,
+            events: Arc::new(Domains::open(&config, runtime.handle())?),
             spending: Arc::new(Spending::new(&config.copy_out)),
             config: Arc::new(config),
             keys,

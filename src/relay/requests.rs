@@ -33,6 +33,9 @@ pub struct Note {
     /// Parent of the first block; only checked to be a hash, because the feed has the parents.
     #[serde(default, rename = "parent")]
     _parent: Option<Hash>,
+    /// Domain of the space; needed if spaces of several domains have the fingerprint.
+    #[serde(default)]
+    pub domain: Option<String>,
     /// Name of the adapter with which they were computed.
     #[serde(default)]
     adapter: Option<String>,

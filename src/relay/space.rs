@@ -4,7 +4,7 @@ use crate::budget::Cost;
 use crate::chains::{Chains, Taken, ends, keys_of};
 use crate::config::{Config, When};
 use crate::endpoint::{Endpoint, LoadError};
-use crate::events::{Events, Follower, NoStream};
+use crate::events::{self, Follower, NoStream};
 use crate::name::{RunName, SharedKey, SpaceKeys};
 use crate::presence::Presence;
 use crate::queue::{Expected, Job, Outgoing, Queue, Recall, Share};
@@ -60,8 +60,8 @@ pub struct Shared {
     pub runtime: Handle,
     /// Counters of all spaces.
     pub counters: Arc<Counters>,
-    /// KV events for routers, if they are on.
-    pub events: Option<Arc<Events>>,
+    /// KV events for routers.
+    pub events: Arc<events::Domains>,
     /// Budget of copies to the store.
     pub spending: Arc<Spending>,
 }
@@ -352,13 +352,13 @@ impl Inner {
     /// Follow the feed, and queue runs to copy by the rules of the configuration.
     fn follow(&self, mut feed: Channel) {
         let mut follower = None;
-        let mut ask_at = self.shared.events.is_some().then(Instant::now);
+        let mut ask_at = self.shared.events.of(self.domain).map(|_| Instant::now());
         // No number of an event: the first answer is a gap, even if an earlier one was lost on its way.
         let mut next = u64::MAX;
         let mut has_listed = false;
         while !self.queue.is_over() {
             if ask_at.is_some_and(|at| Instant::now() >= at)
-                && let Some(events) = &self.shared.events
+                && let Some(events) = self.shared.events.of(self.domain)
             {
                 let followed = events.follow(&self.space);
                 // The thread that has the stream may be ending.

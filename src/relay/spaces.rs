@@ -69,6 +69,18 @@ impl Spaces {
         self.with(domain, fingerprint, |space| space.share(share))
     }
 
+    /// Return which domain with KV events a note is for: the one that it names, the only one, or the only one that has a space with this
+    /// fingerprint.
+    pub fn notes(&self, domain: Option<&str>, fingerprint: [u8; 32]) -> Option<usize> {
+        let names = &self.shared.config.domains;
+        let mut named = self.shared.events.on().filter(|at| domain.is_none_or(|name| names[*at].name == name));
+        let (first, second) = (named.next()?, named.next());
+        let Some(second) = second else { return Some(first) };
+        let all = [first, second].into_iter().chain(named);
+        let mut serving = all.filter(|at| self.serves(Some(&names[*at].name), fingerprint));
+        serving.next().filter(|_| serving.next().is_none())
+    }
+
     /// Return whether a recall would find its space.
     pub fn serves(&self, domain: Option<&str>, fingerprint: [u8; 32]) -> bool {
         self.with(domain, fingerprint, |_| ())

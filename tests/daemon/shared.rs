@@ -12,7 +12,7 @@ use kvtide_wire::entry::Level;
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -588,7 +588,9 @@ fn blocks_are_announced_to_routers_once_an_engine_has_told_their_tokens() {
         let ports = [0; 2].map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
         let [publish, replay] = ports.map(|port| port.local_addr().unwrap());
         let dir = tokens.display();
-        format!("[events]\npublish = \"tcp://{publish}\"\nreplay = \"tcp://{replay}\"\ntokens_dir = \"{dir}\"")
+        format!(
+            "[domains.events]\npublish = \"tcp://{publish}\"\nreplay = \"tcp://{replay}\"\nanyone = true\ntokens_dir = \"{dir}\""
+        )
     };
     let first = relay(&dir, &daemon, &events());
     let note = |address, hashes: &[u128], tokens: usize| {
@@ -625,13 +627,10 @@ fn blocks_are_announced_to_routers_once_an_engine_has_told_their_tokens() {
 fn a_space_gets_the_stream_of_kv_events_that_another_one_had() {
     let dir = Dir::new();
     let (daemon, first) = machine(8);
-    let ports = [0; 2].map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
-    let [publish, replay] = ports.each_ref().map(|port| port.local_addr().unwrap());
-    drop(ports);
-    let tokens = dir.path().join("tokens");
+    let (shown, uid) = (dir.path().display(), std::fs::metadata(dir.path()).unwrap().uid());
     let events = format!(
-        "[events]\npublish = \"tcp://{publish}\"\nreplay = \"tcp://{replay}\"\ntokens_dir = \"{}\"",
-        tokens.display()
+        "[domains.events]\npublish = \"ipc://{shown}/publish\"\nreplay = \"ipc://{shown}/replay\"\nuids = [{uid}]\n\
+         tokens_dir = \"{shown}/tokens\""
     );
     let relay = relay(&dir, &daemon, &events);
     until_served(relay.listen(), 1);

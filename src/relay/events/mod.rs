@@ -5,31 +5,36 @@
 //! | `wire` | the format |
 //! | `tokens` | tokens of blocks, which engines tell over HTTP |
 //! | `state` | feed events and tokens in, KV events out |
-//! | `publisher` | the sockets, the replay |
+//! | `publisher` | numbered batches, and those that can be replayed |
+//! | `zmtp` | the protocol of ZeroMQ, without I/O |
+//! | `server` | the sockets: who may connect, and bounds |
 //!
-//! A space calls [`Events::follow`] and hands each feed event and listing to the [`Follower`]. Nothing here depends on stores or runs.
+//! Each domain has streams, tokens and sockets of its own. A space calls [`Events::follow`] and hands each feed event and listing to the [`Follower`]. Nothing here depends on stores or runs.
 
 mod publisher;
+mod server;
 mod state;
 mod tokens;
 mod wire;
+mod zmtp;
 
-use crate::config::Events as Settings;
+use crate::config::{Address, Config, Events as Settings, STREAMS_MAX};
 use crate::error::Error;
 use kvtide_types::FeedEvent;
 use kvtide_wire::hello::SpaceOpened;
-use publisher::{Publisher, Stream, serve_replay};
+use publisher::{Publisher, Stream};
+use server::{Access, Listening, Server};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokens::Tokens;
 use tokio::runtime::Handle;
-use zeromq::{PubSocket, RouterSocket, Socket, ZmqError};
+use zmtp::Role;
 
-/// Maximum spaces with a stream: one port each, and one more for replays.
-const STREAMS_MAX: usize = 16;
+/// Permission bits of Unix sockets, unless others are configured.
+const MODE: u32 = 0o660;
 
-/// Counters since the start, over all streams.
+/// Counters since the start, over all streams of all domains.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Events published.
@@ -38,7 +43,11 @@ pub struct Counters {
     pub replayed: AtomicU64,
     /// Times that the queue was full, so that everything was published again.
     pub overflows: AtomicU64,
-    /// Bytes of the file of tokens that were invalid at the start.
+    /// Batches that a subscriber did not get because its queue was full.
+    pub lost: AtomicU64,
+    /// Connections that were refused or ended by the relay.
+    pub refused: AtomicU64,
+    /// Bytes of the files of tokens that were invalid at the start.
     pub tokens_dropped_bytes: AtomicU64,
 }
 
@@ -46,9 +55,10 @@ fn add(counter: &AtomicU64, number: usize) {
     counter.fetch_add(number as u64, Ordering::Relaxed);
 }
 
-/// The streams of a relay, and the tokens.
+/// The streams of a domain, and its tokens.
 pub struct Events {
     settings: Settings,
+    access: Arc<Access>,
     runtime: Handle,
     tokens: Arc<Tokens>,
     streams: Mutex<Vec<Arc<Stream>>>,
@@ -57,18 +67,27 @@ pub struct Events {
 }
 
 impl Events {
-    /// Open the file of tokens.
+    /// Check what a start needs besides the file of tokens.
     ///
     /// # Errors
-    /// It cannot be used.
-    pub fn open(settings: &Settings, runtime: Handle) -> Result<Events, Error> {
+    /// The token of the routers cannot be used.
+    pub fn check(settings: &Settings) -> Result<(), Error> {
+        Access::new(settings).map(drop)
+    }
+
+    /// Read the token of the routers, and open the file of tokens.
+    ///
+    /// # Errors
+    /// One of them cannot be used.
+    pub fn open(settings: &Settings, runtime: Handle, counters: Arc<Counters>) -> Result<Events, Error> {
+        let access = Arc::new(Access::new(settings)?);
         let (tokens, dropped) = Tokens::open(&settings.tokens_dir, settings.tokens_mib << 20)?;
         if dropped > 0 {
             tracing::warn!("{dropped} bytes of {} were invalid and are dropped", settings.tokens_dir.display());
         }
-        let counters = Arc::new(Counters { tokens_dropped_bytes: dropped.into(), ..Counters::default() });
+        counters.tokens_dropped_bytes.fetch_add(dropped, Ordering::Relaxed);
         let (settings, tokens) = (settings.clone(), Arc::new(tokens));
-        Ok(Events { settings, runtime, tokens, streams: Mutex::default(), counters })
+        Ok(Events { settings, access, runtime, tokens, streams: Mutex::default(), counters })
     }
 
     fn streams(&self) -> MutexGuard<'_, Vec<Arc<Stream>>> {
@@ -87,7 +106,7 @@ impl Events {
             return if stream.take() { Ok(Follower(Arc::clone(stream))) } else { Err(NoStream::Taken) };
         }
         let index = streams.len() as u16;
-        if streams.len() == STREAMS_MAX {
+        if index == STREAMS_MAX {
             tracing::warn!("space {}: no KV events: {STREAMS_MAX} other spaces had a stream", space.name);
             return Err(NoStream::Refused);
         }
@@ -105,12 +124,14 @@ impl Events {
         Ok(Follower(stream))
     }
 
-    async fn start(&self, stream: &Arc<Stream>, publish: &str, replay: &str) -> Result<(), ZmqError> {
-        let (mut publisher, mut router) = (PubSocket::new(), RouterSocket::new());
-        publisher.bind(publish).await?;
-        router.bind(replay).await?;
-        self.runtime.spawn(Publisher::new(Arc::clone(stream), Arc::clone(&self.tokens), publisher).run());
-        self.runtime.spawn(serve_replay(Arc::clone(stream), router));
+    async fn start(&self, stream: &Arc<Stream>, publish: &Address, replay: &Address) -> io::Result<()> {
+        let mode = self.settings.mode.map_or(MODE, |mode| mode.0);
+        // Both, before one serves.
+        let (publishing, replaying) = (Listening::bind(publish, mode).await?, Listening::bind(replay, mode).await?);
+        let server = |address, role| Server::new(address, role, stream, &self.access);
+        self.runtime.spawn(server(publish, Role::Publish).run(publishing));
+        self.runtime.spawn(server(replay, Role::Replay).run(replaying));
+        self.runtime.spawn(Publisher::new(Arc::clone(stream), Arc::clone(&self.tokens)).run());
         Ok(())
     }
 
@@ -133,6 +154,42 @@ impl Events {
     /// Return the blocks that have tokens, and the cached blocks that are not announced.
     pub fn figures(&self) -> (usize, usize) {
         (self.tokens.len(), self.streams().iter().map(|stream| stream.waiting()).sum())
+    }
+}
+
+/// KV events of all domains.
+pub struct Domains {
+    all: Vec<Option<Arc<Events>>>,
+    /// Counters.
+    pub counters: Arc<Counters>,
+}
+
+impl Domains {
+    /// Open what the configuration has, by domain.
+    ///
+    /// # Errors
+    /// See [`Events::open`].
+    pub fn open(config: &Config, runtime: &Handle) -> Result<Domains, Error> {
+        let counters = Arc::new(Counters::default());
+        let open = |settings: &Settings| Events::open(settings, runtime.clone(), Arc::clone(&counters)).map(Arc::new);
+        let all = config.domains.iter().map(|domain| domain.events.as_ref().map(open).transpose());
+        Ok(Domains { all: all.collect::<Result<_, _>>()?, counters })
+    }
+
+    /// Return those of the domain with this index, if they are on.
+    pub fn of(&self, domain: usize) -> Option<&Arc<Events>> {
+        self.all.get(domain)?.as_ref()
+    }
+
+    /// Return the indices of the domains that have events.
+    pub fn on(&self) -> impl Iterator<Item = usize> {
+        self.all.iter().enumerate().filter_map(|(domain, events)| events.as_ref().map(|_| domain))
+    }
+
+    /// Return the sums of [`Events::figures`].
+    pub fn figures(&self) -> (usize, usize) {
+        let each = self.all.iter().flatten().map(|events| events.figures());
+        each.fold((0, 0), |(noted, waiting), (more, wait)| (noted + more, waiting + wait))
     }
 }
 

@@ -1,4 +1,4 @@
-//! One stream of KV events: a queue that the feed's thread never waits for, a task that publishes, a task that replays.
+//! One stream of KV events: a queue that the feed's thread never waits for, a task that publishes, the batches that can be replayed.
 //!
 //! | socket | frames |
 //! | --- | --- |
@@ -6,10 +6,11 @@
 //! | ROUTER, request | empty, first sequence number |
 //! | ROUTER, answers | empty, topic, sequence number, batch; the last one: empty, empty, -1, empty |
 
+use super::server::Subscribers;
 use super::state::State;
 use super::tokens::Tokens;
 use super::wire::{Event, encode};
-use super::{Counters, add};
+use super::{Counters, add, zmtp};
 use bytes::Bytes;
 use kvtide_types::FeedEvent;
 use std::collections::VecDeque;
@@ -17,7 +18,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::Notify;
-use zeromq::{PubSocket, RouterSocket, SocketRecv, SocketSend, ZmqMessage};
 
 /// Maximum events and noted blocks that wait to be published. A listing is one more.
 const QUEUE_MAX: usize = 1 << 16;
@@ -29,12 +29,10 @@ const RING_BATCHES_MAX: usize = 10_000;
 const RING_BYTES_MAX: usize = 64 << 20;
 /// Time after which an empty batch tells routers that have missed batches that they have.
 const IDLE: Duration = Duration::from_secs(1);
-/// Maximum time of a replay: one router must not keep the others waiting.
-const REPLAY_MAX: Duration = Duration::from_secs(10);
 /// Minimum time between two repetitions of everything because the ring was too short.
 const REPEAT_MIN: Duration = Duration::from_secs(30);
 /// The sequence number that ends a replay.
-const END: Bytes = Bytes::from_static(&[0xff; 8]);
+const END: [u8; 8] = [0xff; 8];
 
 /// What waits to be published.
 enum Item {
@@ -89,6 +87,8 @@ pub struct Stream {
     waiting: AtomicUsize,
     /// A thread follows the feed for it.
     taken: AtomicBool,
+    /// Who gets its batches.
+    pub subscribers: Subscribers,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -99,8 +99,13 @@ impl Stream {
     /// Return a stream of a space.
     pub fn new(fingerprint: [u8; 32], page_tokens: u32, topic: &str, counters: Arc<Counters>) -> Stream {
         let topic = Bytes::copy_from_slice(topic.as_bytes());
-        let (queue, wake, ring, waiting, taken) = Default::default();
-        Stream { fingerprint, page_tokens, topic, counters, queue, wake, ring, waiting, taken }
+        let (queue, wake, ring, waiting, taken, subscribers) = Default::default();
+        Stream { fingerprint, page_tokens, topic, counters, queue, wake, ring, waiting, taken, subscribers }
+    }
+
+    /// Return its counters.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
     }
 
     /// Take the stream for a thread. Return false if another one has it.
@@ -163,8 +168,14 @@ impl Stream {
         Some(item)
     }
 
-    /// Return the batches from a sequence number on. Have everything published again if the ring is too short for that.
-    fn replay(&self, first: u64) -> Vec<(u64, Bytes)> {
+    /// Return the messages that answer a request for the batches from a sequence number on. Have everything published again if the ring is
+    /// too short for that.
+    pub fn replay(&self, first: u64) -> impl Iterator<Item = Bytes> {
+        let batches = self.since(first).into_iter();
+        batches.map(|(number, batch)| zmtp::message(&[b"", &self.topic, &number.to_be_bytes(), &batch]))
+    }
+
+    fn since(&self, first: u64) -> Vec<(u64, Bytes)> {
         let mut ring = lock(&self.ring);
         let oldest = ring.batches.front().map_or(0, |(number, _)| *number);
         let recent = |at: Instant| at.elapsed() < REPEAT_MIN;
@@ -195,7 +206,6 @@ pub struct Publisher {
     stream: Arc<Stream>,
     tokens: Arc<Tokens>,
     state: State,
-    socket: PubSocket,
     next: u64,
     /// Events of the next batches.
     out: Vec<Event>,
@@ -204,9 +214,9 @@ pub struct Publisher {
 impl Publisher {
     /// Return a publisher. Its first sequence number is the time in microseconds: Dynamo drops batches with numbers that it has seen,
     /// so that numbers from 0 on would make it deaf after a restart.
-    pub fn new(stream: Arc<Stream>, tokens: Arc<Tokens>, socket: PubSocket) -> Publisher {
+    pub fn new(stream: Arc<Stream>, tokens: Arc<Tokens>) -> Publisher {
         let state = State::new(stream.page_tokens);
-        Publisher { stream, tokens, state, socket, next: since_epoch().as_micros() as u64, out: Vec::new() }
+        Publisher { stream, tokens, state, next: since_epoch().as_micros() as u64, out: Vec::new() }
     }
 
     /// Publish until the runtime ends.
@@ -275,51 +285,16 @@ impl Publisher {
             self.stream.keep(number, batch.clone(), events[0] == Event::AllBlocksCleared);
             add(&self.stream.counters.events, events.len());
         }
-        let frames = [self.stream.topic.clone(), Bytes::copy_from_slice(&number.to_be_bytes()), batch];
-        if let Err(error) = self.socket.send(message(frames)).await {
-            // The router finds the gap and asks for a replay.
-            tracing::debug!("a batch of KV events was not sent: {error}");
-        }
+        let message = zmtp::message(&[&self.stream.topic, &number.to_be_bytes(), &batch]);
+        // A subscriber without room finds the gap and asks for a replay.
+        add(&self.stream.counters.lost, self.stream.subscribers.publish(&self.stream.topic, &message));
         tokio::task::yield_now().await;
     }
 }
 
-/// Answer requests for replays until the runtime ends.
-pub async fn serve_replay(stream: Arc<Stream>, mut socket: RouterSocket) {
-    loop {
-        let request = match socket.recv().await {
-            Ok(request) => request.into_vec(),
-            Err(error) => {
-                tracing::debug!("a request for a replay of KV events was not read: {error}");
-                // PACE: an error that stays must not keep a thread busy.
-                tokio::time::sleep(IDLE).await;
-                continue;
-            }
-        };
-        let [router, _, first] = &request[..] else { continue };
-        let Ok(first) = <[u8; 8]>::try_from(&first[..]) else { continue };
-        let answers = async {
-            for (number, batch) in stream.replay(u64::from_be_bytes(first)) {
-                let number = Bytes::copy_from_slice(&number.to_be_bytes());
-                let frames = [router.clone(), Bytes::new(), stream.topic.clone(), number, batch];
-                socket.send(message(frames)).await?;
-                add(&stream.counters.replayed, 1);
-            }
-            let end = [router.clone(), Bytes::new(), Bytes::new(), END, Bytes::new()];
-            socket.send(message(end)).await
-        };
-        match tokio::time::timeout(REPLAY_MAX, answers).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!("a replay of KV events ended: {error}"),
-            Err(_) => tracing::debug!("a replay of KV events took longer than {REPLAY_MAX:?}"),
-        }
-    }
-}
-
-fn message<const N: usize>(frames: [Bytes; N]) -> ZmqMessage {
-    let mut message = ZmqMessage::from(frames[0].clone());
-    frames.into_iter().skip(1).for_each(|frame| message.push_back(frame));
-    message
+/// Return the message that ends a replay.
+pub fn end() -> Bytes {
+    zmtp::message(&[b"", b"", &END, b""])
 }
 
 fn since_epoch() -> Duration {

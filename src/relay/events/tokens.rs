@@ -106,7 +106,7 @@ impl Tokens {
         match locked {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                let source = io::Error::other("another relay uses it; set another [events] tokens_dir");
+                let source = io::Error::other("another relay uses it; set another tokens_dir in [domains.events]");
                 return Err(failed("lock")(source));
             }
             Err(TryLockError::Error(source)) => return Err(failed("lock")(source)),

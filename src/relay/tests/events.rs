@@ -3,13 +3,15 @@
 
 use bytes::Bytes;
 use kvtide_relay::config::{Config, Events as Settings};
-use kvtide_relay::events::{Events, Follower, NoStream};
+use kvtide_relay::events::{Counters, Events, Follower, NoStream};
 use kvtide_types::FeedEvent;
 use kvtide_wire::hello::SpaceOpened;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
@@ -18,16 +20,31 @@ use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage
 const BOUND: Duration = Duration::from_secs(60);
 const SPACE: [u8; 32] = [9; 32];
 
-/// Settings with ports that were free just now.
-fn settings(dir: &Path) -> Settings {
-    let ports = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-    let [publish, replay] = ports.map(|port| port.local_addr().unwrap());
+fn parsed(addresses: &str, dir: &Path) -> Settings {
     let text = format!(
-        "[[domains]]\nname = \"a\"\nshared_key_file = \"/k\"\n[store]\nurl = \"file:///s\"\n[events]\n\
-         publish = \"tcp://{publish}\"\nreplay = \"tcp://{replay}\"\ntopic = \"kv@{{space}}\"\ntokens_dir = \"{}\"\ntokens_mib = 64\n",
+        "[[domains]]\nname = \"a\"\nshared_key_file = \"/k\"\n[store]\nurl = \"file:///s\"\n[domains.events]\n{addresses}\n\
+         topic = \"kv@{{space}}\"\ntokens_dir = \"{}\"\ntokens_mib = 64\n",
         dir.display()
     );
-    Config::parse(Path::new("relay.toml"), &text).unwrap().events.unwrap()
+    Config::parse(Path::new("relay.toml"), &text).unwrap().domains.remove(0).events.unwrap()
+}
+
+/// Settings with Unix sockets for this user.
+fn settings(dir: &Path) -> Settings {
+    let (shown, uid) = (dir.display(), std::fs::metadata(dir).unwrap().uid());
+    parsed(&format!("publish = \"ipc://{shown}/publish\"\nreplay = \"ipc://{shown}/replay\"\nuids = [{uid}]"), dir)
+}
+
+/// Settings with ports that were free just now.
+fn tcp_settings(dir: &Path) -> Settings {
+    let ports = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+    let [publish, replay] = ports.map(|port| port.local_addr().unwrap());
+    parsed(&format!("publish = \"tcp://{publish}\"\nreplay = \"tcp://{replay}\"\nanyone = true"), dir)
+}
+
+fn open(settings: &Settings, runtime: &Runtime) -> (Events, Arc<Counters>) {
+    let counters = Arc::new(Counters::default());
+    (Events::open(settings, runtime.handle().clone(), Arc::clone(&counters)).unwrap(), counters)
 }
 
 fn runtime() -> Runtime {
@@ -68,9 +85,9 @@ struct Router {
 impl Router {
     async fn connect(settings: &Settings) -> Router {
         let (mut live, mut replay) = (SubSocket::new(), DealerSocket::new());
-        live.connect(&settings.publish.of_space(0)).await.unwrap();
+        live.connect(&settings.publish.of_space(0).to_string()).await.unwrap();
         live.subscribe("kv@a").await.unwrap();
-        replay.connect(&settings.replay.of_space(0)).await.unwrap();
+        replay.connect(&settings.replay.of_space(0).to_string()).await.unwrap();
         Router { live, replay, last: None, blocks: BTreeMap::new(), cleared: 0 }
     }
 
@@ -150,9 +167,15 @@ fn follow(events: &Events) -> Follower {
 
 #[test]
 fn a_router_that_comes_late_or_sees_a_restart_knows_all_blocks() {
+    for settings in [settings, tcp_settings] {
+        late_and_restarted(settings);
+    }
+}
+
+fn late_and_restarted(settings: fn(&Path) -> Settings) {
     let (dir, runtime) = (tempfile::tempdir().unwrap(), runtime());
     let settings = settings(dir.path());
-    let events = Events::open(&settings, runtime.handle().clone()).unwrap();
+    let (events, _) = open(&settings, &runtime);
     note(&events, &[1, 2]);
     let follower = follow(&events);
     assert_eq!(events.follow(&space()).err(), Some(NoStream::Taken), "one thread follows a space");
@@ -175,7 +198,7 @@ fn a_router_that_comes_late_or_sees_a_restart_knows_all_blocks() {
     drop(follower);
     drop((events, runtime));
     let runtime = self::runtime();
-    let events = Events::open(&settings, runtime.handle().clone()).unwrap();
+    let (events, _) = open(&settings, &runtime);
     let follower = follow(&events);
     follower.listing(vec![stored(1, 0), stored(4, 1), stored(5, 4)]);
     let again = self::runtime();
@@ -188,7 +211,7 @@ fn a_router_that_comes_late_or_sees_a_restart_knows_all_blocks() {
 fn a_full_queue_asks_for_a_listing_and_everything_is_published_again() {
     let (dir, runtime) = (tempfile::tempdir().unwrap(), runtime());
     let settings = settings(dir.path());
-    let events = Events::open(&settings, runtime.handle().clone()).unwrap();
+    let (events, counters) = open(&settings, &runtime);
     note(&events, &[1, 2, 3]);
     let follower = follow(&events);
     follower.listing(vec![stored(1, 0), stored(2, 0)]);
@@ -199,7 +222,7 @@ fn a_full_queue_asks_for_a_listing_and_everything_is_published_again() {
     note(&events, &many);
     assert!(follower.is_lost());
     follower.event(FeedEvent::Removed { hash: 2 }); // void, like everything until the listing
-    assert_eq!(events.counters.overflows.load(Ordering::Relaxed), 1);
+    assert_eq!(counters.overflows.load(Ordering::Relaxed), 1);
     let cleared = router.cleared;
     follower.listing(vec![stored(1, 0), stored(3, 1), stored(5000, 3)]);
     assert!(!follower.is_lost());
@@ -211,13 +234,13 @@ fn a_full_queue_asks_for_a_listing_and_everything_is_published_again() {
 fn a_router_that_missed_more_than_the_ring_has_gets_everything_again() {
     let (dir, runtime) = (tempfile::tempdir().unwrap(), runtime());
     let settings = settings(dir.path());
-    let events = Events::open(&settings, runtime.handle().clone()).unwrap();
+    let (events, counters) = open(&settings, &runtime);
     note(&events, &[1, 2]);
     let follower = follow(&events);
     follower.listing(vec![stored(1, 0)]);
     // More batches than the ring has: each of these is one, once it is published.
     let deadline = Instant::now() + BOUND;
-    let published = || events.counters.events.load(Ordering::Relaxed);
+    let published = || counters.events.load(Ordering::Relaxed);
     for _ in 0..12_000 {
         let before = published();
         follower.event(stored(2, 0));

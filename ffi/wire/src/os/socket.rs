@@ -10,11 +10,13 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use std::ffi::OsString;
+use std::fs::Metadata;
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::string::String;
 use std::time::Duration;
 use std::vec::Vec;
 
@@ -68,15 +70,49 @@ fn address(path: &Path) -> Result<SocketAddrUnix, Error> {
     SocketAddrUnix::new(path).map_err(|e| failed("socket address (at most 107 bytes)", path.display(), e))
 }
 
-fn socket() -> Result<OwnedFd, Error> {
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)
-        .map_err(|e| failed("socket(AF_UNIX, SOCK_SEQPACKET)", "attach socket", e))
+fn socket(kind: SocketType) -> Result<OwnedFd, Error> {
+    rustix::net::socket_with(AddressFamily::UNIX, kind, FLAGS, None).map_err(|e| failed("socket(AF_UNIX)", "socket", e))
+}
+
+/// Return why a directory cannot be that of a socket, if all users may write to it. In one with the sticky bit they could still bind the
+/// socket of a process that does not run.
+#[must_use]
+pub fn why_open(dir: &Path, found: &Metadata) -> Option<String> {
+    (found.mode() & 0o002 != 0).then(|| {
+        std::format!(
+            "writable by all users (mode {:04o}), who could replace the socket; use a directory of its own, or run: chmod o-w {}",
+            found.mode() & 0o7777,
+            dir.display()
+        )
+    })
+}
+
+/// Return why a user other than root and the process's own could replace a socket in a directory: clients would send their tokens to that
+/// user, or believe it.
+#[must_use]
+pub fn why_not_ours(dir: &Path, found: &Metadata) -> Option<String> {
+    let (owner, us) = (found.uid(), rustix::process::geteuid().as_raw());
+    match owner == us || owner == 0 {
+        true => why_open(dir, found),
+        false => Some(std::format!(
+            "owned by uid {owner}, which could replace the socket; use a directory owned by root or uid {us}"
+        )),
+    }
 }
 
 impl Listener {
     /// Listen at `path` with these permission bits. A stale socket is replaced. A socket in use, or anything that is not a socket,
     /// is an error (EADDRINUSE, EEXIST).
     pub fn bind(path: &Path, mode: u32) -> Result<Listener, Error> {
+        Listener::bind_kind(path, mode, SocketType::SEQPACKET)
+    }
+
+    /// Listen at `path` for streams, such as those of ZeroMQ. Otherwise as [`Listener::bind`]; [`Listener::accept`] is for the other kind.
+    pub fn bind_stream(path: &Path, mode: u32) -> Result<Listener, Error> {
+        Listener::bind_kind(path, mode, SocketType::STREAM)
+    }
+
+    fn bind_kind(path: &Path, mode: u32, kind: SocketType) -> Result<Listener, Error> {
         let lock = lock(path)?;
         match std::fs::symlink_metadata(path) {
             Ok(found) if found.file_type().is_socket() => {
@@ -86,7 +122,7 @@ impl Listener {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => return Err(failed_io("look at the socket path", path.display(), &e)),
         }
-        let fd = socket()?;
+        let fd = socket(kind)?;
         rustix::net::bind(&fd, &address(path)?).map_err(|e| failed("bind", path.display(), e))?;
         std::fs::set_permissions(path, PermissionsExt::from_mode(mode))
             .map_err(|e| failed_io("chmod of the socket", path.display(), &e))?;
@@ -155,7 +191,7 @@ fn lock(path: &Path) -> Result<OwnedFd, Error> {
 impl Socket {
     /// Connect to a daemon.
     pub fn connect(path: &Path) -> Result<Socket, Error> {
-        let fd = socket()?;
+        let fd = socket(SocketType::SEQPACKET)?;
         rustix::net::connect(&fd, &address(path)?).map_err(|e| failed("connect to the daemon", path.display(), e))?;
         Ok(Socket { fd })
     }

@@ -11,6 +11,7 @@ use kvtide_wire::hello::SpaceOpened;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::TcpListener;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
@@ -26,11 +27,11 @@ fn settings(dir: &Path) -> Settings {
     let ports = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
     let [publish, replay] = ports.map(|port| port.local_addr().unwrap());
     let text = format!(
-        "[[domains]]\nname = \"a\"\nshared_key_file = \"/k\"\n[store]\nurl = \"file:///s\"\n[events]\n\
-         publish = \"tcp://{publish}\"\nreplay = \"tcp://{replay}\"\ntokens_dir = \"{}\"\n",
+        "[[domains]]\nname = \"a\"\nshared_key_file = \"/k\"\n[store]\nurl = \"file:///s\"\n[domains.events]\n\
+         publish = \"tcp://{publish}\"\nreplay = \"tcp://{replay}\"\nanyone = true\ntokens_dir = \"{}\"\n",
         dir.display()
     );
-    Config::parse(Path::new("relay.toml"), &text).unwrap().events.unwrap()
+    Config::parse(Path::new("relay.toml"), &text).unwrap().domains.remove(0).events.unwrap()
 }
 
 fn runtime() -> Runtime {
@@ -141,13 +142,13 @@ fn a_router_knows_what_is_cached_after_random_operations_and_a_restart() {
         WorkerRegistry::new(2)
     };
     registry.signal_ready();
-    let (live, replay) = (settings.publish.of_space(0), settings.replay.of_space(0));
+    let (live, replay) = (settings.publish.of_space(0).to_string(), settings.replay.of_space(0).to_string());
     routers
         .block_on(registry.register(7, live, 0, "model".into(), "default".into(), PAGE_TOKENS, Some(replay)))
         .unwrap();
 
     let relay = runtime();
-    let events = Events::open(&settings, relay.handle().clone()).unwrap();
+    let events = Events::open(&settings, relay.handle().clone(), Arc::default()).unwrap();
     let follower = follow(&events);
     follower.listing(Vec::new());
     let (mut model, mut seed) = (Model::default(), 1u64);
@@ -193,7 +194,7 @@ fn a_router_knows_what_is_cached_after_random_operations_and_a_restart() {
     (BLOCKS / 2..BLOCKS).for_each(|n| _ = model.cached.remove(&n));
     (1..=BLOCKS / 4).for_each(|n| _ = model.cached.insert(n, true));
     let relay = runtime();
-    let events = Events::open(&settings, relay.handle().clone()).unwrap();
+    let events = Events::open(&settings, relay.handle().clone(), Arc::default()).unwrap();
     let follower = follow(&events);
     follower.listing(model.listing());
     assert!(model.expected().len() > 100);
