@@ -2,7 +2,7 @@
 
 use crate::config;
 use crate::error::Error;
-use crate::places::{Places, QUIET, Quiet, Waiting};
+use crate::places::{self, Places, QUIET, Quiet, Waiting};
 use crate::queue::{Expected, Recall, Share};
 use crate::spaces::Spaces;
 use kvtide_types::Status;
@@ -47,6 +47,10 @@ pub fn start(settings: &config::Adapters, domain: usize, spaces: &Arc<Spaces>) -
     let tokens = settings.tokens.iter().map(|path| config::read_token(path)).collect::<Result<_, _>>()?;
     let access = Access { uids: settings.uids.clone(), tokens };
     let failed = |source| Error::Socket { path: settings.socket.clone(), source };
+    places::check_directory(&settings.socket).map_err(|source| {
+        let action = "use the directory of the socket";
+        Error::File { action, path: settings.socket.clone(), source }
+    })?;
     let path = Listener::bind(&settings.socket, MODE).map_err(failed)?;
     // A read or write of a packet socket is one message, so tokio's stream serves it too.
     let listener = path.as_fd().try_clone_to_owned().map(std::os::unix::net::UnixListener::from);

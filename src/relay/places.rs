@@ -1,10 +1,13 @@
 //! Bounds on the connections of a socket, so that neither strangers nor one user keep others out.
 //!
-//! A connection waits ([`Waiting`]) until it has shown that it may ask. Then it takes a place ([`Places`]).
+//! A socket's directory belongs to root or to the relay ([`check_directory`]). A connection waits ([`Waiting`]) until it has shown that it may ask. Then it takes a place ([`Places`]).
 
+use kvtide_wire::os::socket::why_not_ours;
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::hash::Hash;
+use std::io;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -18,6 +21,14 @@ pub const QUIET: Duration = Duration::from_secs(1);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Fail if other users could replace a socket: clients would believe what theirs says, or send it their tokens.
+pub fn check_directory(socket: &Path) -> io::Result<()> {
+    let Some(dir) = socket.parent() else { return Ok(()) };
+    let why = why_not_ours(dir, &std::fs::metadata(dir)?);
+    let failed = |why| io::Error::new(io::ErrorKind::PermissionDenied, format!("directory {}: {why}", dir.display()));
+    why.map_or(Ok(()), |why| Err(failed(why)))
 }
 
 /// Connections that have not shown that they may ask, by source: a user or an address. They take no place, and their number is bounded: the

@@ -3,10 +3,9 @@
 //! The lock file beside the path decides (`kvtide_wire::os::socket::Listener` holds its flock). A connection attempt before that
 //! also covers a lock file that was deleted by hand and sockets of other programs.
 
-use crate::config::why_open;
 use crate::error::Error;
 use kvtide_wire::error::Error as WireError;
-use kvtide_wire::os::socket::{Listener, Socket};
+use kvtide_wire::os::socket::{Listener, Socket, why_not_ours};
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -40,13 +39,7 @@ pub(crate) fn bind(path: &Path, mode: u32) -> Result<Listener, Error> {
 fn ours(dir: &Path) -> Result<(), Error> {
     let failed = |source| Error::File { action: "use the socket directory", path: dir.into(), source };
     let found = fs::metadata(dir).map_err(failed)?;
-    let (owner, us) = (found.uid(), rustix::process::geteuid().as_raw());
-    let why = match owner == us || owner == 0 {
-        true => why_open(dir, &found),
-        false => Some(format!(
-            "owned by uid {owner}, which could replace the socket; use a directory owned by root or uid {us}"
-        )),
-    };
+    let why = why_not_ours(dir, &found);
     why.map_or(Ok(()), |why| Err(failed(io::Error::new(io::ErrorKind::PermissionDenied, why))))
 }
 

@@ -13,7 +13,7 @@ use super::zmtp::{self, Asked, Invalid, Mechanism, Role, Session, Subscriptions}
 use super::{Counters, add};
 use crate::config::{self, Address};
 use crate::error::Error;
-use crate::places::{Places, Quiet, Waiting};
+use crate::places::{self, Places, Quiet, Waiting};
 use bytes::{Buf, Bytes};
 use kvtide_wire::hello::Token;
 use kvtide_wire::os::socket;
@@ -21,7 +21,6 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
@@ -160,7 +159,7 @@ impl Listening {
     pub async fn bind(address: &Address, mode: u32) -> io::Result<Listening> {
         match address {
             Address::Ipc(path) => {
-                check_directory(path)?;
+                places::check_directory(path)?;
                 let bound = socket::Listener::bind_stream(path, mode).map_err(io::Error::other)?;
                 let listener = std::os::unix::net::UnixListener::from(bound.as_fd().try_clone_to_owned()?);
                 Ok(Listening::Unix { listener: UnixListener::from_std(listener)?, _path: bound })
@@ -183,14 +182,6 @@ impl Listening {
             }
         }
     }
-}
-
-/// Fail if others could replace a socket: routers would believe what they say.
-fn check_directory(path: &Path) -> io::Result<()> {
-    let Some(dir) = path.parent() else { return Ok(()) };
-    let why = socket::why_not_ours(dir, &std::fs::metadata(dir)?);
-    let failed = |why| io::Error::new(io::ErrorKind::PermissionDenied, format!("directory {}: {why}", dir.display()));
-    why.map_or(Ok(()), |why| Err(failed(why)))
 }
 
 /// Have the kernel close the connection of a client that is gone without a word.

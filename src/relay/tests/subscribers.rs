@@ -313,12 +313,14 @@ fn claims_and_silence_of_peers_leave_the_sockets_serving() {
             for cut in [0, 1, 63, 64, 70] {
                 Raw::connect(&address).send(&ready(socket)[..cut]);
             }
-            let mut silent: Vec<Raw> = (0..100).map(|_| Raw::connect(&address)).collect();
+            let silent: Vec<Raw> = (0..100).map(|_| Raw::connect(&address)).collect();
             served.serves();
-            // They end after a while, without a word from them.
-            let last = silent.last_mut().unwrap().end();
-            assert!(last.windows(12).any(|part| part == b"no handshake"), "{last:?}");
-            until("they are counted", || value(&served.counters.refused) == before + 100);
+            // Most had to give way; the others end after a while, without a word from them.
+            let ends: Vec<Vec<u8>> = silent.into_iter().map(|mut raw| raw.end()).collect();
+            assert!(
+                ends.iter().any(|end| has(end, "no handshake")) && ends.iter().any(|end| has(end, "other connections"))
+            );
+            until("they are counted", || value(&served.counters.refused) >= before + 100);
         }
         served.serves();
     }

@@ -2,8 +2,9 @@
 
 use super::{Findings, Probes, Severity, disks};
 use crate::config::{ByteSize, Config, FeatureUse, Human, IoEngine, KeySource, Machine, NvmeTier, constants};
+use kvtide_wire::os::socket::why_open;
 use rustix::process::{Resource, getrlimit};
-use std::fs::{self, Metadata};
+use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -85,19 +86,6 @@ fn socket(config: &Config, findings: &mut Findings) {
         let socket = config.daemon.socket.display();
         findings.error(key, format!("{socket} is a regular file, not a socket. Remove it or set another path"));
     }
-}
-
-/// Return why a directory cannot be that of the socket, if all users may write to it. In one with the sticky bit they could still bind the
-/// socket of a daemon that does not run.
-#[must_use]
-pub fn why_open(dir: &Path, found: &Metadata) -> Option<String> {
-    (found.mode() & 0o002 != 0).then(|| {
-        format!(
-            "writable by all users (mode {:04o}), who could replace the socket; use a directory of its own, or run: chmod o-w {}",
-            found.mode() & 0o7777,
-            dir.display()
-        )
-    })
 }
 
 /// Check the master key as the daemon would load it.

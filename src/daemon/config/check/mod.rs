@@ -16,7 +16,7 @@ use std::fmt;
 use std::path::Path;
 
 pub use explain::Section;
-pub use here::why_open;
+pub use kvtide_wire::os::socket::why_open;
 
 /// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
