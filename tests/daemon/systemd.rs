@@ -64,6 +64,13 @@ fn the_unit_keeps_what_attach_and_metrics_and_io_need() {
     for key in ["PrivateUsers", "PrivateNetwork", "PrivateDevices", "ProcSubset"] {
         assert!(!set(key), "{key} breaks the daemon");
     }
+    for unit in [text, include_str!("../../configs/systemd/kvtide-relay.service")] {
+        let has = |line: &str| unit.lines().any(|own| own == line);
+        assert!(
+            has("StartLimitIntervalSec=0") && has("Restart=on-failure"),
+            "a unit that failed often is started again"
+        );
+    }
     for line in
         ["Type=notify", "LimitMEMLOCK=infinity", "LimitCORE=0", "MemorySwapMax=0", "OOMScoreAdjust=-900", "User=kvtide"]
     {

@@ -1,5 +1,5 @@
 //! Shared by the fuzz targets: a cursor over the fuzzer's bytes, rings in private memory, and the modules for configuration,
-//! traces, runs and bodies of HTTP.
+//! traces, runs, bodies of HTTP and ZMTP.
 //!
 //! Those modules belong to `kvtide-daemon`, `kvtide-bench` and `kvtide-relay`. A dependency on these would build and instrument all its dependencies (command line,
 //! HTTP, terminal), so their source is compiled here instead.
@@ -27,6 +27,11 @@ pub mod run;
 #[path = "../../../src/relay/requests.rs"]
 #[allow(dead_code)] // the relay uses all of it
 pub mod requests;
+
+/// The protocol of the relay's sockets for KV events.
+#[path = "../../../src/relay/events/zmtp.rs"]
+#[allow(dead_code)] // the relay uses all of it
+pub mod zmtp;
 
 use kvtide_wire::ring::{IndexLine, Memory, Slot};
 use kvtide_wire::sync::{AtomicU32, Ordering};
