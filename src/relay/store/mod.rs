@@ -3,6 +3,7 @@
 //! A third store implements [`Store`] and nothing else: names are opaque, runs are opaque bytes, and each operation either ends or is
 //! dropped at a deadline by [`Endpoint`](crate::endpoint::Endpoint).
 
+mod bounded;
 mod object;
 mod valkey;
 
@@ -12,6 +13,9 @@ pub use valkey::{ValkeyConfig, ValkeyStore};
 use crate::name::RunName;
 use bytes::Bytes;
 use std::ops::Range;
+
+/// Maximum bytes of an object: the largest blocks (`object_kib`), with room for the header.
+const OBJECT_BYTES_MAX: u64 = 65 << 20;
 
 /// Outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

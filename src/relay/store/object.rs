@@ -1,8 +1,9 @@
 //! Object stores through the crate `object_store`: S3 and compatible ones, Google Cloud Storage, Azure, and a directory.
 
-use super::{ErrorKind, Put, Store, StoreError, select_cryptography, without_credentials};
+use super::bounded::BoundedConnector;
+use super::{ErrorKind, OBJECT_BYTES_MAX, Put, Store, StoreError, select_cryptography, without_credentials};
 use crate::name::RunName;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
@@ -10,7 +11,8 @@ use object_store::client::{HttpError, HttpErrorKind};
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::path::Path;
 use object_store::{
-    ClientOptions, GetOptions, GetRange, ObjectStore as _, ObjectStoreExt, ObjectStoreScheme, PutMode, RetryConfig,
+    ClientOptions, GetOptions, GetRange, GetResult, GetResultPayload, ObjectStore as _, ObjectStoreExt,
+    ObjectStoreScheme, PutMode, RetryConfig,
 };
 use std::error::Error;
 use std::ops::Range;
@@ -55,6 +57,7 @@ impl ObjectStore {
         macro_rules! build {
             ($builder:expr) => {{
                 let mut builder = $builder.with_url(url).with_client_options(client).with_retry(retry);
+                builder = builder.with_http_connector(BoundedConnector::default());
                 for (key, value) in options {
                     let known = key.parse().map_err(|error: object_store::Error| config(&error))?;
                     builder = builder.with_config(known, value);
@@ -103,6 +106,35 @@ impl ObjectStore {
         self.store.head(&self.path(name)).await.is_ok_and(|found| found.size == 0)
     }
 
+    /// Read the bytes that were asked for: at most so many, whatever the store claims and sends.
+    async fn collect(&self, found: GetResult, bytes_max: u64) -> Result<Bytes, StoreError> {
+        let claimed = found.range.end.saturating_sub(found.range.start);
+        let too_long = |bytes: u64| {
+            let reason = format!("the answer has {bytes} bytes, at most {bytes_max} were asked for");
+            Err(StoreError::new(ErrorKind::Garbage, "read a run", &self.endpoint, reason))
+        };
+        let failed = |error| self.describe("read a run", &error);
+        if claimed > bytes_max {
+            return too_long(claimed);
+        }
+        if matches!(found.payload, GetResultPayload::File(..)) {
+            return found.bytes().await.map_err(failed);
+        }
+        let mut parts = found.into_stream();
+        let mut bytes = BytesMut::with_capacity(claimed as usize);
+        while let Some(part) = parts.try_next().await.map_err(failed)? {
+            if (bytes.len() + part.len()) as u64 > bytes_max {
+                return too_long((bytes.len() + part.len()) as u64);
+            }
+            if bytes.is_empty() && part.len() as u64 == claimed {
+                // One part is not copied.
+                return Ok(part);
+            }
+            bytes.extend_from_slice(&part);
+        }
+        Ok(bytes.freeze())
+    }
+
     fn describe(&self, tried: &str, error: &object_store::Error) -> StoreError {
         StoreError::new(kind_of(error), tried, &self.endpoint, with_sources(error))
     }
@@ -139,10 +171,11 @@ impl Store for ObjectStore {
     }
 
     async fn get_run(&self, name: &RunName, range: Option<Range<u64>>) -> Result<Option<Bytes>, StoreError> {
+        let bytes_max = range.as_ref().map_or(OBJECT_BYTES_MAX, |range| range.end.saturating_sub(range.start));
         let options = GetOptions { range: range.map(GetRange::Bounded), ..GetOptions::default() };
         let failed = |error| self.describe("read a run", &error);
         match self.store.get_opts(&self.path(name), options).await {
-            Ok(found) => Ok(Some(found.bytes().await.map_err(failed)?)),
+            Ok(found) => self.collect(found, bytes_max).await.map(Some),
             Err(error @ object_store::Error::NotFound { .. }) if !names_bucket(&with_sources(&error)) => Ok(None),
             // A range of an empty object is an error that each store words in its own way.
             Err(error) if kind_of(&error) == ErrorKind::Other && self.is_empty(name).await => Ok(Some(Bytes::new())),

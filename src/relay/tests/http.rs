@@ -194,6 +194,41 @@ async fn an_empty_object_is_replaced() {
     }
 }
 
+/// What a store claims about its answer and what it sends reserve no memory beyond a bound. The crate would reserve 64 TiB here, and end the
+/// process.
+#[tokio::test]
+async fn claims_and_endless_answers_of_a_store_are_errors() {
+    const CLAIM: u64 = 1 << 46;
+    let name = &common::names(1)[0];
+    let more = || vec![b'x'; 3 << 20];
+    for url in ["s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix"] {
+        for status in [200, 206, 400, 404, 500] {
+            let claims = move |request: &Request| {
+                let mut claims = with_metadata(answer(status, &more()));
+                claims.headers.push(("Content-Length", CLAIM.to_string()));
+                if request.headers.contains_key("range") || request.headers.contains_key("x-ms-range") {
+                    claims.headers.push(("Content-Range", format!("bytes 0-{}/{CLAIM}", CLAIM - 1)));
+                }
+                claims
+            };
+            let store = open(url, serve(claims).await);
+            for range in [None, Some(0..1000)] {
+                let error = store.get_run(name, range.clone()).await.unwrap_err();
+                assert_ne!(error.kind, ErrorKind::TimedOut, "it is not read to its end: {url} {status} {range:?}");
+            }
+        }
+        // The range is the one that was asked for, and the body goes on behind it.
+        let endless = move |_: &Request| {
+            let mut endless = with_metadata(answer(206, &more()));
+            endless.headers.push(("Content-Length", CLAIM.to_string()));
+            endless.headers.push(("Content-Range", "bytes 0-999/1000".into()));
+            endless
+        };
+        let error = open(url, serve(endless).await).get_run(name, Some(0..1000)).await.unwrap_err();
+        assert!(error.text.contains("at most 1000 were asked for"), "{url}: {error}");
+    }
+}
+
 async fn write(store: &ObjectStore) -> Result<Put, StoreError> {
     store.put_run(&common::names(1)[0], b"bytes"[..].into()).await
 }

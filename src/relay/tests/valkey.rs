@@ -10,7 +10,7 @@ use kvtide_relay::name::RunName;
 use kvtide_relay::store::{ErrorKind, Put, Store, ValkeyConfig, ValkeyStore};
 use std::net::SocketAddr;
 use std::time::Duration;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const TTL_S: u64 = 1_000;
 
@@ -25,6 +25,28 @@ fn open(addr: SocketAddr) -> ValkeyStore {
 
 fn name() -> RunName {
     common::names(1).remove(0)
+}
+
+/// A server that claims lengths it does not send: nothing is reserved for them, and the request fails.
+#[tokio::test]
+async fn claims_of_a_server_are_errors() {
+    for claim in
+        ["$4611686018427387904\r\n", "*4611686018427387904\r\n", "%4611686018427387904\r\n", ">4611686018427387904\r\n"]
+    {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = [0; 4096];
+                if stream.read(&mut request).await.is_ok_and(|read| read > 0) {
+                    let answer = [claim.as_bytes(), &[b'x'; 100_000]].concat();
+                    let _ = stream.write_all(&answer).await;
+                }
+            }
+        });
+        let error = open(addr).get_run(&name(), Some(0..1000)).await.unwrap_err();
+        assert!(matches!(error.kind, ErrorKind::Unreachable | ErrorKind::Garbage), "{claim:?}: {error}");
+    }
 }
 
 #[tokio::test]

@@ -6,7 +6,6 @@ use kvtide_wire::os::socket::why_open;
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
 /// CAP_IPC_LOCK: no limit on locked memory.
 const CAP_IPC_LOCK: u64 = 1 << 14;
