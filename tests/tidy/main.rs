@@ -5,6 +5,7 @@
 mod arrows;
 mod cycles;
 mod lexer;
+mod links;
 mod pictures;
 mod sources;
 mod words;
@@ -111,6 +112,32 @@ fn the_cycle_check_finds_a_cycle() {
     assert_eq!(found(&[a, ("b.rs", "use crate::c;\n"), c]), [["a", "b", "c"]]);
     assert_eq!(found(&[a, ("b/tests.rs", "use crate::c;\n"), c]).len(), 0, "tests may use each other");
     assert_eq!(found(&[a, ("b.rs", "#[cfg(test)]\nmod tests {\n    use crate::c;\n}\n"), c]).len(), 0);
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let endings = [
+        ".md", ".rs", ".py", ".pyi", ".toml", ".c", ".h", ".cu", ".html", ".js", ".json", ".yaml", ".yml", ".service",
+        ".sh",
+    ];
+    report(&links::broken(root(), &tracked(&endings)));
+}
+
+#[test]
+fn the_link_check_fails_on_bad_links() {
+    let links = |text: &str| links::links(text).into_iter().map(|(_, target)| target).collect::<Vec<_>>();
+    assert_eq!(links("[a](b.md) ![c](d.svg \"e\")\n[f]: g.md#h\n<img src=\"i\">\n"), ["b.md", "d.svg", "g.md#h", "i"]);
+    assert!(links("`[a](b.md)`\n```sh\n[a](b.md)\n```\n").is_empty(), "code has no links");
+    let anchors = links::anchors("# A `b_c`: d, 1 %\n## Twice\n## Twice\n```\n# no\n```\n### [Link](x.md) é\n");
+    assert_eq!(anchors.iter().map(String::as_str).collect::<Vec<_>>(), ["a-b_c-d-1-", "link-é", "twice", "twice-1"]);
+    assert_eq!(links::mentions(&"//! see do+cs/a.md#b. And (do+cs/c/d.md), x/do+cs/no.md\n".replace('+', "")).len(), 2);
+    let root = std::env::temp_dir().join(format!("kvtide-links-{}", std::process::id()));
+    std::fs::create_dir_all(&root).unwrap();
+    std::fs::write(root.join("a.md"), "# A\n[](#a) [](b.md) [](#c) [](a.md#a) [](https://x.y/z) [](../a.md)\n")
+        .unwrap();
+    let broken = links::broken(&root, &["a.md".into()]);
+    std::fs::remove_dir_all(&root).unwrap();
+    assert_eq!(broken.len(), 3, "{broken:?}");
 }
 
 #[test]
