@@ -3,7 +3,7 @@
 use crate::check::Report;
 use crate::config::{ByteSize, Capacity, ConfigError, Overrides, Source};
 use crate::control::Options;
-use crate::log::Log;
+use crate::log::{self, Log};
 use crate::output;
 use crate::serve;
 use clap::{Args, Parser};
@@ -122,14 +122,21 @@ pub fn run(args: &DaemonArgs) -> ExitCode {
         Err(error) => return refuse(error),
     };
     if args.check {
-        let report = Report::of(&source, false);
+        // The daemon would start with this environment.
+        let report = match log::environment() {
+            Ok(_) => Report::of(&source, false),
+            Err(error) => Report::refused(&source.name(), &error),
+        };
         return report.print(if report.starts() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_CONFIG) });
     }
     let config = match source.load() {
         Ok(config) => config,
         Err(error) => return refuse(error),
     };
-    let log = Log::start(&config.daemon.log);
+    let log = match Log::start(&config.daemon.log) {
+        Ok(log) => log,
+        Err(error) => return refuse(error),
+    };
     let own = args.remove_dir.then(|| args.nvme_dir.iter().chain(&args.dir).cloned());
     let remove = own.into_iter().flatten().collect();
     match serve::run(config, Options { source, log, parent: args.parent, remove }) {

@@ -2,8 +2,10 @@
 
 mod limit;
 
+use crate::config::ConfigError;
 use crate::error::Error;
 use limit::Limits;
+use std::env;
 use std::io::{self, IsTerminal};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -18,20 +20,50 @@ pub struct Log {
     limits: Limits,
 }
 
+/// Environment variable with directives that override the configuration.
+const VARIABLE: &str = "RUST_LOG";
+
+/// Parse directives. An error says what is expected.
+pub(crate) fn filter(directives: &str) -> Result<EnvFilter, String> {
+    kvtide_http::log::check(directives)?;
+    directives.parse().map_err(|error| {
+        format!(
+            "a level, or directives such as \"warn,kvtide_daemon=debug\" of tracing-subscriber's EnvFilter: {error}"
+        )
+    })
+}
+
+/// Return the filter of `RUST_LOG`; `None`: the variable is not set.
+///
+/// # Errors
+/// Its directives are invalid.
+pub(crate) fn environment() -> Result<Option<EnvFilter>, ConfigError> {
+    let Some(value) = env::var_os(VARIABLE) else { return Ok(None) };
+    let filter = value.to_str().map_or_else(|| Err("UTF-8".to_owned()), filter);
+    filter.map(Some).map_err(|expected| ConfigError::Variable {
+        name: VARIABLE,
+        value: value.to_string_lossy().into_owned(),
+        expected,
+    })
+}
+
 impl Log {
-    /// Start logging, with the directives of `RUST_LOG` or, if unset, with `directives`.
-    #[must_use]
-    pub fn start(directives: &str) -> Log {
-        let environment = EnvFilter::try_from_default_env();
-        let from_environment = environment.is_ok();
-        let (filter, handle) = reload::Layer::new(environment.unwrap_or_else(|_| EnvFilter::new(directives)));
+    /// Start logging, with the filter of `RUST_LOG` or, if unset, with the directives of the configuration.
+    ///
+    /// # Errors
+    /// `RUST_LOG` is invalid.
+    pub fn start(directives: &str) -> Result<Log, ConfigError> {
+        let environment = environment()?;
+        let from_environment = environment.is_some();
+        // The directives of the configuration are valid: it was checked.
+        let (filter, handle) = reload::Layer::new(environment.unwrap_or_else(|| EnvFilter::new(directives)));
         let lines = tracing_subscriber::fmt::layer()
             .with_writer(io::stderr)
             .with_ansi(io::stderr().is_terminal())
             .with_target(false);
         let limits = Limits::default();
         tracing_subscriber::registry().with(filter).with(limits.clone()).with(lines).init();
-        Log { filter: handle, from_environment, limits }
+        Ok(Log { filter: handle, from_environment, limits })
     }
 
     /// Log how many repeated lines were left out since the last call. Call it every few seconds and at the end.
@@ -48,10 +80,9 @@ impl Log {
             tracing::info!("daemon.log is ignored because RUST_LOG is set");
             return Ok(());
         }
-        let failed = |error: &dyn std::error::Error| {
-            Error::system(format!("set the log directives {directives:?}"), io::Error::other(error.to_string()))
-        };
-        let filter = EnvFilter::try_new(directives).map_err(|error| failed(&error))?;
-        self.filter.reload(filter).map_err(|error| failed(&error))
+        let failed =
+            |error: String| Error::system(format!("set the log directives {directives:?}"), io::Error::other(error));
+        let filter = filter(directives).map_err(failed)?;
+        self.filter.reload(filter).map_err(|error| failed(error.to_string()))
     }
 }

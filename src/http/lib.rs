@@ -1,4 +1,4 @@
-//! HTTP of the daemon and of the relay: bounded connections and bodies, and who may ask what.
+//! What the daemon and the relay share: HTTP with bounded connections and bodies, who may ask what, and the check of log levels.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -7,6 +7,7 @@
 //! | [`access`] | the operator's token; the check of `Host` |
 //! | [`guard`] | a layer for all routes: the check of `Host`, and panics of handlers |
 //! | [`counters`] | counters of HTTP faults |
+//! | [`log`] | a check of log directives |
 //!
 //! Knows no route and no figure of either process.
 #![forbid(unsafe_code)]
@@ -16,3 +17,4 @@ pub mod bodies;
 pub mod counters;
 pub mod guard;
 pub mod listener;
+pub mod log;

@@ -6,10 +6,14 @@ use kvtide_relay::error::Error;
 use kvtide_relay::relay::Relay;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::io::IsTerminal;
+use std::env::VarError;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
+
+/// Environment variable with the log directives.
+const LOG: &str = "KVTIDE_LOG";
 
 /// Copy a kvtide daemon's blocks to S3, GCS, Azure, Valkey, Redis or a directory, and back
 #[derive(Debug, Parser)]
@@ -30,7 +34,13 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     // A store in a directory holds prompts. The other files and the sockets set their modes themselves.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    let filter = EnvFilter::try_from_env("KVTIDE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = match log_filter() {
+        Ok(filter) => filter,
+        Err(why) => {
+            let _ = writeln!(std::io::stderr(), "kvtide-relay: {why}");
+            return ExitCode::FAILURE;
+        }
+    };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -43,6 +53,18 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Return the log filter of the environment.
+fn log_filter() -> Result<EnvFilter, String> {
+    let directives = match std::env::var(LOG) {
+        Ok(directives) => directives,
+        Err(VarError::NotPresent) => "info".to_owned(),
+        Err(VarError::NotUnicode(value)) => value.to_string_lossy().into_owned(),
+    };
+    let wrong = |expected| format!("the environment variable {LOG} is {directives:?}: expected {expected}");
+    kvtide_http::log::check(&directives).map_err(wrong)?;
+    directives.parse().map_err(|error| wrong(format!("directives of tracing-subscriber's EnvFilter: {error}")))
 }
 
 fn run(arguments: &Arguments) -> Result<(), Error> {

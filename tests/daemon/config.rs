@@ -153,3 +153,31 @@ fn more_host_memory_than_there_is_stops_the_start_with_the_files_name() {
         "the error must name the file that states the limit: {error}"
     );
 }
+
+#[test]
+fn a_log_level_that_does_not_exist_stops_the_start() {
+    let dir = File::new("level", "[daemon]\nlog = \"warning\"\n");
+    for arguments in [&["--check"][..], &[]] {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_kvtided")).args(["--config", &dir.path()]).args(arguments).output();
+        let output = output.unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(78), "{said}");
+        assert!(
+            said.contains("daemon.log = \"warning\" (line 2)") && said.contains("did you mean \"warn\"?"),
+            "{said}"
+        );
+    }
+    let fine = File::new("level-fine", "[tiers.host]\ncapacity = \"64MiB\"\n");
+    for value in ["verbose", "", "info,kvtide_daemon=debugging"] {
+        for arguments in [&["--check"][..], &[]] {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_kvtided"));
+            command.args(["--config", &fine.path()]).args(arguments).env("RUST_LOG", value);
+            let output = command.output().unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(78), "{said}");
+            let start = format!("the environment variable RUST_LOG is {value:?}: expected a level");
+            assert!(said.contains(&start), "{said}");
+        }
+    }
+}

@@ -42,6 +42,16 @@ pub enum ConfigError {
         /// The allowed values.
         expected: String,
     },
+    /// An environment variable has a value that is not allowed.
+    #[error("the environment variable {name} is {value:?}: expected {expected}")]
+    Variable {
+        /// Its name.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// The allowed values.
+        expected: String,
+    },
     /// Two values contradict each other.
     #[error("{file}: {a} contradicts {b}: {rule}")]
     Contradiction {

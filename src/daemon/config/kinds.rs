@@ -1,6 +1,7 @@
 //! Kinds of keys: how a value is written in the file, and which type it has in [`Config`](super::Config).
 
 use super::{Admission, Codec, FeatureUse, IoEngine, KeyKind, Scoring};
+use crate::log;
 use kvtide_types::Eviction;
 use kvtide_types::{ByteSize, Capacity, Reserve};
 use serde::de::DeserializeOwned;
@@ -8,7 +9,6 @@ use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use tracing_subscriber::EnvFilter;
 
 /// A kind of key.
 pub trait Kind {
@@ -277,12 +277,7 @@ impl Kind for LogFilter {
     type Value = String;
 
     fn value(raw: String) -> Result<String, String> {
-        match raw.parse::<EnvFilter>() {
-            Ok(_) => Ok(raw),
-            Err(error) => {
-                Err(format!("a level or directives such as \"info\" or \"warn,kvtide_daemon=debug\" ({error})"))
-            }
-        }
+        log::filter(&raw).map(|_| raw)
     }
 
     fn show(value: &String) -> Option<String> {

@@ -49,8 +49,8 @@ section! {
         socket_mode: Mode = "0660".into(), effect Restart;
         /// Directory of the status dump (status.json, written on SIGUSR1 and at shutdown) and of recordings.
         dir: PathBuf = constants::DIR.into(), effect Restart;
-        /// Log filter for stderr: a level, or directives of tracing-subscriber's `EnvFilter`. The environment variable `RUST_LOG`
-        /// overrides it.
+        /// Log filter for stderr: a level (off, error, warn, info, debug, trace), or directives of tracing-subscriber's `EnvFilter`
+        /// such as "warn,kvtide_daemon=debug". The environment variable `RUST_LOG` overrides it.
         log: LogFilter = "info".into(), effect Now;
         /// Microseconds that a space's core thread polls after its last work before it sleeps. It polls for less time when other
         /// threads need its CPU core. A higher value lowers latency and uses more CPU time.

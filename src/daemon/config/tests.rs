@@ -326,7 +326,15 @@ fn disks_tokens_and_quotas_that_contradict_each_other() {
     let error = refused(&format!("[tiers.host]\ncapacity = \"64KiB\"\n{}", disk("/a")));
     assert!(error.contains("capacity = 64KiB (line 2) contradicts edges.nvme_to_host.scan_frames = 32"), "{error}");
     assert!(refused("[http]\nlisten = \"localhost\"\n").contains("an address and a port"));
-    assert!(refused("[daemon]\nlog = \"kvtide=noisy\"\n").contains("directives such as"));
+    for (wrong, why) in [
+        ("kvtide=noisy", "\"noisy\" is no level"),
+        ("warning", "\"warning\" is no level; did you mean \"warn\"?"),
+        ("info,verbose", "\"verbose\" is no level; did you mean \"debug\"?"),
+        ("warn ", "begins or ends with a blank; did you mean \"warn\"?"),
+    ] {
+        let error = refused(&format!("[daemon]\nlog = \"{wrong}\"\n"));
+        assert!(error.contains("daemon.log = ") && error.contains("(line 2)") && error.contains(why), "{error}");
+    }
 }
 
 #[test]
