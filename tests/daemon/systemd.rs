@@ -215,6 +215,8 @@ fn the_service_manager_hears_of_readiness_life_and_end() {
     let mut manager = Manager::start("notify", "300000");
     let ready = manager.before.last().unwrap();
     assert!(ready.contains(&format!("STATUS=serving {}", manager.socket().display())), "{ready}");
+    let (code, _, status) = get(manager.http, "/v1/status");
+    assert!(code == 200 && status.contains("serving"), "{code}: {status}");
     manager.hear_until("WATCHDOG=1");
     manager.hear_until("WATCHDOG=1");
     manager.signal(Signal::HUP);

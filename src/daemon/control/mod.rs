@@ -45,7 +45,7 @@ use signals::{Signal, Signals};
 use spaces::{RETRY, Spaces};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use watchers::WATCHERS_MAX;
 
 /// Mailbox size for reports: more than two per space.
@@ -148,6 +148,11 @@ impl Control {
         let identities = Identities::start(&config)?;
         let spaces = Spaces::new(to_control, host.address(), disks.disks(), thread_registry.clone(), &config);
         thread_registry.control().round();
+        // `kvtide status` works from here on: HTTP accepts connections, and the health monitor has answered.
+        monitor.handle().snapshot(Duration::ZERO).ok_or_else(|| {
+            let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
+            Error::system("get a first status from the health monitor", late)
+        })?;
         thread_registry.advance(Stage::Serving);
         Ok(Control {
             config,

@@ -105,7 +105,10 @@ fn hint(error: &io::Error) -> &'static str {
 }
 
 impl HttpServer {
-    /// Start the server thread, for the socket and, if there is one, the address.
+    /// Start the server thread, for the socket and, if there is one, the address. Return when it accepts connections.
+    ///
+    /// # Errors
+    /// A thread cannot be started, or a listener cannot be served.
     pub fn start(
         (unix, socket): (UnixListener, Bound),
         tcp: Option<TcpListener>,
@@ -113,24 +116,28 @@ impl HttpServer {
         counters: &HttpCounters,
     ) -> Result<HttpServer, Error> {
         let failed = |source| Error::system("start the HTTP server", source);
-        if let Some(address) = tcp.as_ref().and_then(|tcp| tcp.local_addr().ok()) {
-            tracing::info!("serving metrics, health and status on http://{address}");
-        }
+        let address = tcp.as_ref().and_then(|tcp| tcp.local_addr().ok());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let (end, ended) = oneshot::channel::<()>();
+        let (started, start) = std::sync::mpsc::sync_channel(1);
         let counters = counters.clone();
         let serve = async move {
             let unix = tokio::net::UnixListener::from_std(unix).map(Source::Unix);
-            let tcp = tcp.map(|tcp| tokio::net::TcpListener::from_std(tcp).map(Source::Tcp));
+            let tcp = tcp.map(|tcp| tokio::net::TcpListener::from_std(tcp).map(Source::Tcp)).transpose();
+            let sources = match unix.and_then(|unix| Ok(tcp?.into_iter().chain([unix]))) {
+                Ok(sources) => sources,
+                Err(error) => {
+                    // The receiver waits for it.
+                    let _ = started.send(Err(error));
+                    return;
+                }
+            };
             let places = Places::new(BOUNDS, counters.clone());
             let bodies = Bodies::new(BODIES);
             let (stop, stopped) = watch::channel(());
             let mut servers = JoinSet::new();
-            for source in tcp.into_iter().chain([unix]) {
-                let listener = match source {
-                    Ok(source) => Bounded::new(source, &places),
-                    Err(error) => return tracing::error!("cannot serve HTTP: {error}"),
-                };
+            for source in sources {
+                let listener = Bounded::new(source, &places);
                 let router = routes::router(daemon.clone(), counters.clone(), &bodies);
                 let service = router.into_make_service_with_connect_info::<Peer>();
                 let mut stopped = stopped.clone();
@@ -140,6 +147,8 @@ impl HttpServer {
                 });
                 servers.spawn(server.into_future());
             }
+            // The receiver waits for it.
+            let _ = started.send(Ok(()));
             // A message and a dropped sender both mean shutdown.
             let _ = ended.await;
             drop(stop);
@@ -149,6 +158,11 @@ impl HttpServer {
         };
         let builder = std::thread::Builder::new().name("kvtide-http".into());
         let thread = builder.spawn(move || runtime.block_on(serve)).map_err(failed)?;
+        let ended = |_| Err(io::Error::other("its thread ended"));
+        start.recv().unwrap_or_else(ended).map_err(failed)?;
+        if let Some(address) = address {
+            tracing::info!("serving metrics, health and status on http://{address}");
+        }
         Ok(HttpServer { socket, end, thread })
     }
 
@@ -165,6 +179,42 @@ impl HttpServer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::Purging;
+    use crate::orders::ORDERS;
+    use crate::status::{HealthMonitor, ThreadRegistry};
+    use kvtide_http::access::Access;
+    use kvtide_rt::mail::mailbox;
+    use std::os::fd::OwnedFd;
+
+    #[test]
+    fn a_server_that_cannot_serve_is_not_started() {
+        let dir = std::env::temp_dir().join(format!("kvtide-http-start-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let (orders, _taken) = mailbox(ORDERS).unwrap();
+        let registry = ThreadRegistry::default();
+        let daemon = Daemon {
+            monitor: HealthMonitor::ended(),
+            registry: registry.clone(),
+            access: Access::new(None, false, ""),
+            orders,
+            purging: Purging::default(),
+        };
+        let start = |unix, tcp| HttpServer::start(unix, tcp, daemon.clone(), registry.http_counters());
+        let (unix, bound) = bind_socket(&dir.join("a"), 0o600).unwrap();
+        let path = bound.path.clone();
+        let server = start((unix, bound), None).unwrap();
+        assert!(super::super::client::Address::Unix(path).get("/").unwrap().contains("/metrics"), "it answers at once");
+        server.end();
+        // The kernel refuses to watch a regular file.
+        let file = || OwnedFd::from(fs::File::create(dir.join("file")).unwrap());
+        let (good, bound) = bind_socket(&dir.join("b"), 0o600).unwrap();
+        let error = start((good, bound), Some(TcpListener::from(file()))).unwrap_err().to_string();
+        assert!(error.contains("cannot start the HTTP server"), "{error}");
+        let (_, bound) = bind_socket(&dir.join("c"), 0o600).unwrap();
+        let error = start((UnixListener::from(file()), bound), None).unwrap_err().to_string();
+        assert!(error.contains("cannot start the HTTP server"), "{error}");
+        fs::remove_dir_all(&dir).unwrap();
+    }
 
     #[test]
     fn only_a_dead_daemons_socket_is_replaced_and_only_the_own_one_is_removed() {

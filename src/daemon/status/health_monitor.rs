@@ -49,6 +49,12 @@ impl std::fmt::Debug for HealthMonitor {
 }
 
 impl HealthMonitor {
+    /// Return the handle of a thread that has ended.
+    #[cfg(test)]
+    pub fn ended() -> HealthMonitor {
+        HealthMonitor { asks: bounded(1).0 }
+    }
+
     /// Call `reply` with a snapshot, on the thread of the health monitor. It must not block. Return false if too many requests wait or the
     /// thread has ended.
     pub fn ask(&self, reply: impl FnOnce(Arc<Snapshot>) + Send + 'static) -> bool {
