@@ -1,7 +1,7 @@
 //! Attach policy: the peer's domain, and the limits that its request must fit.
 
 use super::tokens::Tokens;
-use crate::config::{Admission, Config, Domain, Limits, NvmeTier, constants};
+use crate::config::{Admission, Config, Domain, Human, Limits, NvmeTier, constants};
 use kvtide_format::SlotLayout;
 use kvtide_tiering::api::{self, SpaceConfig};
 use kvtide_wire::geometry::{self, classes, stride};
@@ -67,6 +67,9 @@ pub(crate) fn admit(config: &Config, limits: &Limits, domain: &Domain, hello: &H
     for class in classes(&hello.planes) {
         at_most("bytes per page frame", stride(class).into(), config.tiers.host.slab_bytes, "tiers.host.slab")?;
     }
+    if !hello.relay {
+        block_fits(config, domain, hello)?;
+    }
     if let Some(nvme) = config.nvme() {
         let slot = SlotLayout::new(&hello.planes).bytes();
         at_most("bytes per block slot", slot, nvme.slab_bytes, "tiers.nvme.slab")?;
@@ -81,12 +84,37 @@ fn at_most(what: &str, asked: u64, max: u64, key: &str) -> Result<(), Refusal> {
     Err(Refusal { status: Status::Limit, text: format!("{what}: {asked} requested, at most {max} allowed ({key})") })
 }
 
+/// Return the host memory of one block.
+fn block_bytes(hello: &Hello) -> u64 {
+    hello.planes.iter().map(|plane| u64::from(stride(plane.page_bytes))).sum()
+}
+
+/// Refuse blocks larger than the host memory of their domain: no store of one could ever succeed.
+fn block_fits(config: &Config, domain: &Domain, hello: &Hello) -> Result<(), Refusal> {
+    let (block, tier) = (block_bytes(hello), config.tiers.host.capacity_bytes);
+    let shown = |bytes| format!("{} ({bytes} bytes)", Human(bytes));
+    let (most, of, key) = match domain.host_bytes < tier {
+        true => (domain.host_bytes, "of its domain", format!("host of domain {:?}", domain.name)),
+        false => (tier, "of the daemon", "tiers.host.capacity".to_owned()),
+    };
+    if block <= most {
+        return Ok(());
+    }
+    let text = format!(
+        "a block of {} pages takes {} of host memory, more than all {of}, {}; raise {key}, or store fewer tokens a block",
+        hello.planes.len(),
+        shown(block),
+        shown(most)
+    );
+    Err(Refusal { status: Status::Limit, text })
+}
+
 /// Return the number of block ids of a space: the blocks that fit into host memory, plus the tier 0 of `space_sessions_max`
 /// sessions like this one, plus blocks in transit. It is limited by the width of page ids, by `limits.blocks_max`, and by the part
 /// of the machine's memory that tables may use: an engine can claim a tier 0 of any size, and address space is reserved for all
 /// ids. Unused ids take no memory.
 fn blocks_max(limits: &Limits, host_bytes: u64, hello: &Hello) -> u32 {
-    let block_bytes: u64 = hello.planes.iter().map(|plane| u64::from(stride(plane.page_bytes))).sum();
+    let block_bytes = block_bytes(hello);
     let planes = hello.planes.len().max(1) as u64;
     let frames: u64 = hello.tier0_frames.iter().map(|frames| u64::from(*frames)).sum();
     let in_tier0 = (frames / planes).saturating_mul(limits.space_sessions_max.into());
@@ -279,6 +307,29 @@ mod tests {
         assert_eq!(entries(1 << 30, 1 << 20), 2024);
         assert_eq!(entries(1 << 50, 4096), 4 << 20, "1/32 of 8 GiB");
         assert_eq!(entries(u64::MAX, 0), 4 << 20, "no division by zero");
+    }
+
+    #[test]
+    fn a_block_larger_than_host_memory_is_refused_with_both_sizes() {
+        let text = "[tiers.host]\ncapacity = \"64KiB\"\n[[domains]]\nname = \"a\"\nuids = [7]\n\
+                    [[domains]]\nname = \"b\"\nuids = [8]\nhost = \"16KiB\"\n";
+        let config = Config::parse("", text, &Overrides::default(), &machine(8 << 30)).unwrap();
+        let admitted = |domain: usize, planes, relay| {
+            let hello = Hello { planes: vec![Plane::full(4096); planes], tier0_frames: vec![16], relay, ..hello() };
+            admit(&config, &config.limits, &config.domains[domain], &hello).map(|_| ())
+        };
+        assert!(admitted(0, 16, false).is_ok() && admitted(1, 4, false).is_ok(), "one block fits");
+        for (domain, planes, parts) in [
+            (0, 17, ["68 KiB (69632 bytes)", "64 KiB (65536 bytes)", "raise tiers.host.capacity"]),
+            (1, 5, ["20 KiB (20480 bytes)", "16 KiB (16384 bytes)", "raise host of domain \"b\""]),
+        ] {
+            let refusal = admitted(domain, planes, false).unwrap_err();
+            assert_eq!(refusal.status, Status::Limit);
+            for part in parts {
+                assert!(refusal.text.contains(part), "{part} is not in: {}", refusal.text);
+            }
+            assert!(admitted(domain, planes, true).is_ok(), "a relay stores nothing in a space that runs");
+        }
     }
 
     #[test]
