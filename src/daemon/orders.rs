@@ -1,5 +1,6 @@
 //! Orders of operators to the control thread.
 
+use crate::output::path_as_text;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use tokio::sync::mpsc::UnboundedSender;
@@ -48,6 +49,7 @@ impl Purge {
 #[serde(default)]
 pub struct PurgedDisk {
     /// Directory or device.
+    #[serde(serialize_with = "path_as_text")]
     pub disk: PathBuf,
     /// Keys erased and flushed.
     pub keys_erased: u32,
@@ -59,4 +61,17 @@ pub struct PurgedDisk {
     pub not_encrypted: bool,
     /// Why the disk could not be purged.
     pub error: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PurgedDisk;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    #[test]
+    fn a_result_about_a_path_that_is_no_text_is_printed() {
+        let disk = PurgedDisk { disk: OsStr::from_bytes(b"/data/\xff").into(), ..PurgedDisk::default() };
+        assert_eq!(serde_json::to_value(&disk).unwrap()["disk"], "/data/\u{fffd}");
+    }
 }

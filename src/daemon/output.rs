@@ -2,10 +2,11 @@
 //! panic when a disk is full. Clippy enforces this.
 
 use crate::error::Error;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Exit status of a command that failed, or whose result could not be printed. 0 is success, clap exits with 2 on wrong usage.
@@ -75,6 +76,14 @@ pub fn print_json(value: &impl Serialize, status: ExitCode) -> ExitCode {
 #[must_use]
 pub fn json_line(value: &impl Serialize) -> String {
     serde_json::to_string(&Versioned::new(value)).expect("an object of numbers and texts") + "\n"
+}
+
+/// Serialize a path as text. What is not UTF-8 in it is replaced: JSON has no form for it.
+///
+/// # Errors
+/// Those of the serializer.
+pub fn path_as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
 }
 
 /// Return the exit status of a command; its output was written with result `written`. A closed pipe (`| head`) is not an error.

@@ -11,7 +11,6 @@ use super::{ConfigError, FeatureUse, IoEngine, KeyKind, Machine, Overrides, Plac
 use kvtide_types::{ByteSize, Capacity, Reserve};
 use kvtide_wire::hello::SOCKET_BYTES_MAX;
 use std::collections::HashMap;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Create an error for invalid TOML or an unknown key, with its position and its line.
@@ -49,6 +48,7 @@ pub(super) fn resolve(
     overrides: &Overrides,
     machine: &Machine,
 ) -> Result<Config, ConfigError> {
+    paths_are_text(file, overrides)?;
     command_line(&mut raw, overrides);
     dependent_defaults(file, &mut raw, machine)?;
     let origins = &mut Origins::new(file, text);
@@ -64,6 +64,22 @@ pub(super) fn resolve(
     limits(&config, origins)?;
     domains(&mut config, origins)?;
     Ok(config)
+}
+
+/// Refuse paths of the command line that are not UTF-8: the status, metrics and the log show them as text. A file is always UTF-8.
+fn paths_are_text(file: &str, overrides: &Overrides) -> Result<(), ConfigError> {
+    let paths =
+        [("--socket", &overrides.socket), ("--dir", &overrides.dir), ("--nvme-dir", &overrides.nvme_dir)].into_iter();
+    for (flag, path) in paths.filter_map(|(flag, path)| Some((flag, path.as_ref()?))) {
+        if path.to_str().is_none() {
+            return Err(ConfigError::Value {
+                file: file.to_owned(),
+                value: format!("{flag} = {path:?}"),
+                expected: "a path in UTF-8, because the status and metrics show it as text".to_owned(),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Replace values of the file by those of the command line.
@@ -154,11 +170,21 @@ fn entries_max(memory_bytes: u64) -> u32 {
 }
 
 fn daemon(config: &Config, origins: &Origins<'_>) -> Result<(), ConfigError> {
-    if config.daemon.socket.as_os_str().as_bytes().len() > constants::SOCKET_PATH_BYTES_MAX {
-        let expected = format!("a path of at most {} bytes", constants::SOCKET_PATH_BYTES_MAX);
-        return Err(origins.wrong("daemon.socket", expected));
+    let most = constants::SOCKET_PATH_BYTES_MAX;
+    let bytes = config.daemon.socket.as_os_str().len();
+    if bytes <= most {
+        return Ok(());
     }
-    Ok(())
+    if origins.is_given("daemon.socket") {
+        return Err(origins.wrong("daemon.socket", format!("a path of at most {most} bytes; it has {bytes}")));
+    }
+    // Its default is in the directory, which is the value to change.
+    let name = constants::SOCKET_NAME;
+    let (dir, dir_most) = (config.daemon.dir.as_os_str().len(), most - name.len() - 1);
+    let expected = format!(
+        "a path of at most {dir_most} bytes, because the socket {name} is in it; it has {dir}. Set a shorter one, or daemon.socket"
+    );
+    Err(origins.wrong("daemon.dir", expected))
 }
 
 fn watermarks(config: &Config, origins: &Origins<'_>) -> Result<(), ConfigError> {

@@ -2,6 +2,8 @@
 
 use super::section::Shown;
 use super::*;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// A machine with a default host tier of 2 GiB.
@@ -436,4 +438,35 @@ fn the_files_that_a_reload_reads_are_listed() {
             "domains.relay_socket", // no file: engines are told its path
         ]
     );
+}
+
+#[test]
+fn a_path_that_is_no_text_names_its_flag() {
+    let path = || Some(PathBuf::from(OsStr::from_bytes(b"/data/\xff")));
+    for (flag, overrides) in [
+        ("--socket", Overrides { socket: path(), ..Overrides::default() }),
+        ("--dir", Overrides { dir: path(), ..Overrides::default() }),
+        ("--nvme-dir", Overrides { nvme_dir: path(), ..Overrides::default() }),
+    ] {
+        let error = Config::parse("k.toml", "", &overrides, &machine()).unwrap_err().to_string();
+        assert!(error.contains(&format!("{flag} = \"/data/\\xFF\": expected a path in UTF-8")), "{error}");
+    }
+}
+
+#[test]
+fn a_socket_path_that_is_too_long_names_what_made_it_so() {
+    let long = |bytes: usize| PathBuf::from(format!("/{}", "d".repeat(bytes - 1)));
+    let dir = |bytes| Overrides { dir: Some(long(bytes)), ..Overrides::default() };
+    Config::parse("k.toml", "", &dir(90), &machine()).unwrap();
+    let error = Config::parse("k.toml", "", &dir(91), &machine()).unwrap_err().to_string();
+    assert!(
+        error.contains("daemon.dir = ") && error.contains("(--dir): expected a path of at most 90 bytes"),
+        "{error}"
+    );
+    assert!(error.contains("it has 91") && !error.contains("the default"), "{error}");
+    let error = refused(&format!("[daemon]\ndir = \"{}\"\n", long(91).display()));
+    assert!(error.contains("daemon.dir = ") && error.contains("(line 2)"), "{error}");
+    let socket = Overrides { socket: Some(long(103)), ..Overrides::default() };
+    let error = Config::parse("k.toml", "", &socket, &machine()).unwrap_err().to_string();
+    assert!(error.contains("(--socket): expected a path of at most 102 bytes; it has 103"), "{error}");
 }
