@@ -271,11 +271,12 @@ fn the_summary_fits_a_screen_and_the_report_loads_nothing() {
     assert!(stdout.lines().count() <= 25, "{stdout}");
     assert!(stdout.lines().all(|line| line.chars().count() <= 100), "{stdout}");
     assert!(stderr.is_empty(), "{stderr}");
-    for said in ["1. Paged decode", "2. 8 chats", "identical: yes", "All results are identical.", "quickstart/vllm.md"]
+    for said in ["1. 8 chats", "2. Paged decode", "identical: yes", "All results are identical.", "quickstart/vllm.md"]
     {
         assert!(stdout.contains(said), "{said}: {stdout}");
     }
     assert_eq!(stdout.matches("identical: yes").count(), 2, "{stdout}");
+    assert!(stdout.find("1. 8 chats") < stdout.find("2. Paged decode"), "{stdout}");
     let page = std::fs::read_to_string(&report).unwrap();
     std::fs::remove_file(&report).unwrap();
     assert_eq!(loads(&page), [""; 0], "{page}");
@@ -327,7 +328,7 @@ fn sizes_of_one_part_skip_the_other_and_say_so() {
     let output = command.stdin(Stdio::null()).output().unwrap();
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{stdout}");
-    assert!(stdout.contains("2. Chats: skipped because of --prefill; run `kvtide demo --parts chats`"), "{stdout}");
+    assert!(stdout.contains("1. Chats: skipped because of --prefill; run `kvtide demo --parts chats`"), "{stdout}");
 }
 
 /// Run a demo that must fail with both of these texts in its error.

@@ -104,9 +104,9 @@ pub enum Part {
 
 /// Show in a minute what kvtide does, with a small trained model, and compare every result with a run without kvtide.
 ///
-/// 1. Paged decode: most of a sequence's KV is outside tier 0.
+/// 1. Chats about long documents, in an engine with too little memory. The daemon is killed in between.
 ///
-/// 2. Chats about long documents, in an engine with too little memory. The daemon is killed in between.
+/// 2. Paged decode: most of a sequence's KV is outside tier 0.
 ///
 /// A private daemon and an engine process are started, and removed at the end.
 ///

@@ -30,15 +30,15 @@ type Share = (&'static str, &'static str, f64);
 /// Return the page.
 pub(super) fn page(outcome: &Outcome) -> String {
     let mut body = String::new();
-    if let Some(results) = &outcome.paged {
-        paged(&mut body, results);
-    }
     match (&outcome.chats, outcome.chats_skipped) {
         (Some(results), _) => chats_part(&mut body, results),
         (None, Some(flag)) => {
             let _ = writeln!(body, "<p>The chats were skipped because of <code>{}</code>.</p>", escape(flag));
         }
         (None, None) => {}
+    }
+    if let Some(results) = &outcome.paged {
+        paged(&mut body, results);
     }
     let verdict = verdict(outcome.identical(), "All results are identical to those without kvtide.");
     format!(
@@ -57,7 +57,7 @@ fn paged(body: &mut String, results: &Results) {
     let frames = |count: u32| mib(setup.bytes_of(count.into()));
     let _ = writeln!(
         body,
-        "<h2>1. Paged decode</h2>\n<p>A prompt of {} tokens, {} more decoded. The KV needs {}. Tier 0 has {} ({} %), host memory \
+        "<h2>2. Paged decode</h2>\n<p>A prompt of {} tokens, {} more decoded. The KV needs {}. Tier 0 has {} ({} %), host memory \
          {} ({} %){}.</p>",
         thousands(setup.sizes.prefill as u64),
         thousands(setup.sizes.decode as u64),
@@ -90,7 +90,7 @@ fn paged(body: &mut String, results: &Results) {
 fn chats_part(body: &mut String, results: &chats::Results) {
     let _ = writeln!(
         body,
-        "<h2>2. {CHATS} chats about {DOCUMENTS} documents</h2>\n<p>{} questions about documents of {} tokens. All KV needs {}; the \
+        "<h2>1. {CHATS} chats about {DOCUMENTS} documents</h2>\n<p>{} questions about documents of {} tokens. All KV needs {}; the \
          engine has {}, enough for {MEMORY_CHATS} chats, and the daemon {} of host memory. A chat lost its KV {} times to another \
          one. The daemon was killed and served again after {:.0} ms.</p>",
         results.planned.0,

@@ -81,18 +81,19 @@ fn show(args: &Args) -> Result<(bool, io::Result<()>), DemoError> {
     let mut outcome = Outcome { chats_skipped: args.chats_skipped(), ..Outcome::default() };
     processes::with_signals(|sender, events| {
         console.say(outcome::TITLE);
-        if args.runs_paged() {
-            let results = supervise::paged(args, &setup, &mut console, sender, events)?;
-            console.details(&format!("{}\n{}{}\n\n", results.table(), results.contracts(), results.verdict()));
-            outcome.paged = Some(results);
-        }
-        console.say(&outcome.paged_text());
+        // The chats are what most engines use kvtide for.
         if outcome.chats_skipped.is_none() {
             let dirs = Dirs { dir: args.dir.as_deref(), nvme: args.nvme_dir.as_deref() };
             let results = chats::supervise::chats(&plan, dirs, args.flip_bit, &mut console, (sender, events))?;
             outcome.chats = Some(results);
         }
         console.say(&outcome.chats_text());
+        if args.runs_paged() {
+            let results = supervise::paged(args, &setup, &mut console, sender, events)?;
+            console.details(&format!("{}\n{}{}\n\n", results.table(), results.contracts(), results.verdict()));
+            outcome.paged = Some(results);
+        }
+        console.say(&outcome.paged_text());
         Ok(())
     })?;
     outcome.seconds = began.elapsed().as_secs_f64();

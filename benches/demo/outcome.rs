@@ -69,7 +69,7 @@ impl Outcome {
         let Some(results) = &self.paged else { return String::new() };
         let setup = &results.setup;
         let mut text = format!(
-            "\n1. Paged decode: a prompt of {} tokens, {} more decoded, part of the KV outside tier 0\n",
+            "\n2. Paged decode: a prompt of {} tokens, {} more decoded, part of the KV outside tier 0\n",
             thousands(setup.sizes.prefill as u64),
             thousands(setup.sizes.decode as u64)
         );
@@ -113,12 +113,12 @@ impl Outcome {
     pub fn chats_text(&self) -> String {
         let Some(results) = &self.chats else {
             return match self.chats_skipped {
-                Some(flag) => format!("\n2. Chats: skipped because of {flag}; run `kvtide demo --parts chats`\n"),
+                Some(flag) => format!("\n1. Chats: skipped because of {flag}; run `kvtide demo --parts chats`\n"),
                 None => String::new(),
             };
         };
         let mut text = format!(
-            "\n2. {CHATS} chats, {} questions about {DOCUMENTS} documents of {} tokens; the engine has room for {MEMORY_CHATS} chats\n",
+            "\n1. {CHATS} chats, {} questions about {DOCUMENTS} documents of {} tokens; the engine has room for {MEMORY_CHATS} chats\n",
             results.planned.0,
             thousands(results.document_tokens as u64),
         );
