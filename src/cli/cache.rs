@@ -268,29 +268,40 @@ pub(super) fn hits_text(hits: &Hits) -> String {
     let Hits { asked_tokens, found_tokens, loaded_tokens, .. } = *hits;
     format!(
         "  hits     {} of the tokens asked for: {found_tokens} of {asked_tokens}; since start\n  \
-           loaded   {} tokens: {} from tier 0, {} from host memory, {} from NVMe; {}\n",
+           loaded   {} tokens: {} from tier 0, {} from host memory, {} from NVMe; loading took {}\n",
         percent(found_tokens, asked_tokens),
         loaded_tokens.total(),
         loaded_tokens.tier0,
         loaded_tokens.host,
         loaded_tokens.nvme,
-        saved(hits)
-    )
+        load_time(hits)
+    ) + &slow(hits).map_or(String::new(), |slow| format!("  SLOW     {slow}\n"))
 }
 
-/// Say how much time the cache saved.
-pub(super) fn saved(hits: &Hits) -> String {
-    match hits.saved_us() {
-        us if us >= 0 => format!("{} saved", short(us as f64 * 1e-6)),
-        us => format!(
-            "{} lost: loading takes longer than eviction.recompute_tokens_per_s says computing would",
-            short(-us as f64 * 1e-6)
-        ),
-    }
+/// Return the time that loading took. The time that it saved is not shown: computing was never measured, only estimated by
+/// `eviction.recompute_tokens_per_s`.
+pub(super) fn load_time(hits: &Hits) -> String {
+    short(hits.load_us as f64 * 1e-6)
+}
+
+/// Say that loading is slower than computing, if it is by the configured speed.
+pub(super) fn slow(hits: &Hits) -> Option<String> {
+    let computing = short(hits.recompute_us as f64 * 1e-6);
+    (hits.recompute_us > 0 && hits.saved_us() < 0).then(|| {
+        format!(
+            "loading took {}; computing would take {computing} by eviction.recompute_tokens_per_s: set it to the prefill speed of your \
+             engine",
+            load_time(hits)
+        )
+    })
 }
 
 fn short(seconds: f64) -> String {
-    if seconds < 60.0 { format!("{seconds:.1} s") } else { duration(seconds) }
+    match seconds {
+        seconds if seconds < 1.0 => format!("{:.1} ms", seconds * 1e3),
+        seconds if seconds < 60.0 => format!("{seconds:.1} s"),
+        seconds => duration(seconds),
+    }
 }
 
 fn search(args: &SearchArgs) -> Result<ExitCode, Error> {

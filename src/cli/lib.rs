@@ -26,9 +26,9 @@ use kvtide_bench::{bench, crash_test, demo, replay};
 use kvtide_daemon::command::{self, DaemonArgs};
 use std::process::ExitCode;
 
-/// Give LLM inference engines more KV cache than their GPUs have memory.
+/// Try, run, watch and repair kvtide, the daemon that gives LLM inference engines more KV cache than their GPUs have memory
 #[derive(Debug, Parser)]
-#[command(name = "kvtide", version, about, arg_required_else_help = true)]
+#[command(name = "kvtide", version, arg_required_else_help = true)]
 struct Kvtide {
     #[command(subcommand)]
     command: Command,

@@ -6,7 +6,7 @@ use crate::control::Options;
 use crate::log::{self, Log};
 use crate::output;
 use crate::serve;
-use clap::{Args, Parser};
+use clap::{Args, CommandFactory, Parser};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -72,9 +72,14 @@ impl DaemonArgs {
     }
 }
 
-/// KV cache daemon that inference engines attach to.
+/// Keep the KV cache of LLM inference engines in host memory and on NVMe: the daemon that they attach to
 #[derive(Debug, Parser)]
-#[command(name = "kvtided", version, about)]
+#[command(
+    name = "kvtided",
+    version,
+    after_help = "Exit status: 0: ended; 1: failed; 2: wrong usage; 78: configuration or disk must be fixed.\n\n\
+        Examples:\n  kvtided --config /etc/kvtide/kvtided.toml --check\n  kvtided --dir /tmp/kvtide --nvme-dir /var/tmp/kvtide"
+)]
 struct Kvtided {
     #[command(flatten)]
     daemon: DaemonArgs,
@@ -87,6 +92,12 @@ pub fn kvtided() -> ExitCode {
         Ok(command) => run(&command.daemon),
         Err(status) => status,
     }
+}
+
+/// Return the definition of `kvtided`: of its manual page.
+#[must_use]
+pub fn definition() -> clap::Command {
+    Kvtided::command()
 }
 
 /// Parse the command line.

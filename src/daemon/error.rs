@@ -77,6 +77,17 @@ pub enum Error {
         /// The addresses and why each failed.
         tried: String,
     },
+    /// This user may not connect to the daemon's socket, and no daemon answers elsewhere.
+    #[error(
+        "permission denied on the daemon's socket {socket}: run this with sudo, as the daemon's user, or as a member of the socket's \
+         group (daemon.socket_mode); or ask over HTTP with --http ADDRESS ({tried})"
+    )]
+    Denied {
+        /// Path of the socket.
+        socket: String,
+        /// The addresses and why each failed.
+        tried: String,
+    },
     /// Another server answers at the HTTP address.
     #[error("{address} does not answer like a compatible kvtide daemon: {what}")]
     NotADaemon {

@@ -86,6 +86,50 @@ fn a_daemon_is_found_by_the_names_that_it_was_given_without_an_address() {
 }
 
 #[test]
+fn help_begins_with_what_a_program_does() {
+    for (binary, does) in
+        [(env!("CARGO_BIN_EXE_kvtide"), "Try, run, watch"), (env!("CARGO_BIN_EXE_kvtided"), "Keep the KV cache")]
+    {
+        let told = Command::new(binary).arg("--help").output().unwrap();
+        let said = text(&told.stdout);
+        assert!(said.starts_with(does) && said.contains("Exit status: 0: "), "{said}");
+        assert!(!said.contains("library"), "it describes the crate: {said}");
+    }
+}
+
+#[test]
+fn a_socket_of_another_user_is_said_to_be_denied() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let daemon = PrivateDaemon::start(&Options { http: Some(String::new()), ..options("") }).unwrap();
+    let socket = daemon.socket().to_str().unwrap().to_owned();
+    // Root may connect to everything; as itself, this user is kept out by the mode alone.
+    let http = format!("{socket}.http");
+    std::fs::set_permissions(&http, std::fs::Permissions::from_mode(0)).unwrap();
+    let is_root = rustix::process::getuid().is_root();
+    for args in [&["status", "--socket", &socket][..], &["cache", "list", "--socket", &socket]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvtide"));
+        if is_root {
+            command.uid(65534).gid(65534);
+        }
+        let told = match command.args(args).output() {
+            Ok(told) => told,
+            // Other users cannot reach the checkout.
+            Err(error) => {
+                assert!(std::env::var_os("KVTIDE_NO_SKIP").is_none(), "cannot run the tool as another user: {error}");
+                return;
+            }
+        };
+        let said = text(&told.stderr);
+        assert_eq!(told.status.code(), Some(1), "{said}");
+        for part in ["permission denied on the daemon's socket", &http, "with sudo", "--http"] {
+            assert!(said.contains(part), "{part} is not in: {said}");
+        }
+        assert!(!said.contains("no daemon answers"), "{said}");
+    }
+}
+
+#[test]
 fn top_without_a_terminal_says_what_to_use() {
     let told = kvtide(&["top"]);
     assert_eq!((told.status.code(), told.stdout.is_empty()), (Some(2), true));

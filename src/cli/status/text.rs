@@ -1,6 +1,6 @@
 //! Status as text: a few lines for each component, errors first.
 
-use super::super::cache::{hits_text, saved};
+use super::super::cache::{hits_text, load_time, slow};
 use super::units::{bytes, duration, percent};
 use kvtide_daemon::status::{
     DiskStatus, DriveEndurance, Hits, RecoveryReport, RelayStatus, SessionInfo, Snapshot, SpaceStatus, WriteBudget,
@@ -31,11 +31,12 @@ fn write(status: &Snapshot, out: &mut String) -> fmt::Result {
         let Hits { asked_tokens, found_tokens, loaded_tokens, .. } = status.hits;
         writeln!(
             out,
-            "hits       {} of the tokens that engines asked for: {found_tokens} of {asked_tokens}; {} loaded, {}",
+            "hits       {} of the tokens that engines asked for: {found_tokens} of {asked_tokens}; {} loaded in {}",
             percent(found_tokens, asked_tokens),
             loaded_tokens.total(),
-            saved(&status.hits)
+            load_time(&status.hits)
         )?;
+        slow(&status.hits).map_or(Ok(()), |slow| writeln!(out, "SLOW       {slow}"))?;
     }
     if !status.progress.is_empty() {
         writeln!(out, "starting   {}", status.progress)?;
@@ -349,12 +350,30 @@ mod tests {
             "OVERLOAD 3 blocks (12.0 KiB) dropped: stores exceed the disks' write rate",
             "blocks   7 in the cache; since start 9 stored by engines",
             "hits     75.0% of the tokens asked for: 300 of 400; since start",
-            "loaded   300 tokens: 0 from tier 0, 200 from host memory, 100 from NVMe; 4.0 s saved",
-            "hits       75.0% of the tokens that engines asked for: 300 of 400; 300 loaded, 4.0 s saved",
+            "loaded   300 tokens: 0 from tier 0, 200 from host memory, 100 from NVMe; loading took 1.0 s",
+            "hits       75.0% of the tokens that engines asked for: 300 of 400; 300 loaded in 1.0 s",
             "found in tier 0 75.0%, host 25.0%, nvme 0.0%",
             "session 4 shard 1 pid 9 uid 1000: loaded 0 B, stored 0 B, 0 faults (1.5 ms)",
         ] {
             assert!(text.contains(part), "{part} is not in:\n{text}");
+        }
+        assert!(!text.contains("saved"), "what computing would take is not measured:\n{text}");
+    }
+
+    #[test]
+    fn loading_that_is_slower_than_computing_is_a_warning() {
+        let told = |recompute_us: u64| {
+            let hits = format!(r#""hits": {{"asked_tokens": 4, "recompute_us": {recompute_us}, "load_us": 2000}}"#);
+            render(&serde_json::from_str(&format!(r#"{{"schema": 1, "stage": "serving", {hits}}}"#)).unwrap())
+        };
+        assert!(
+            told(1000).contains("SLOW       loading took 2.0 ms; computing would take 1.0 ms by eviction."),
+            "{}",
+            told(1000)
+        );
+        // 0: the key is 0, and nothing is known.
+        for recompute_us in [0, 3000] {
+            assert!(!told(recompute_us).contains("SLOW"), "{}", told(recompute_us));
         }
     }
 }

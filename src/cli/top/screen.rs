@@ -1,6 +1,6 @@
 //! Layout and tables of the screen. It fits 80 columns and 24 lines; what does not fit is counted in a table's title.
 
-use super::super::cache::saved;
+use super::super::cache::slow;
 use super::super::status::units::{bytes, duration, percent, rate};
 use super::rates::{Found, HitRates, Moves, Rates};
 use super::{Sort, View};
@@ -15,8 +15,8 @@ use ratatui::widgets::{Block, Borders, Paragraph, Row, Table};
 
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const DIM: Style = Style::new().add_modifier(Modifier::DIM);
-/// Lines of the head: the daemon, its health, two lines of hits.
-const HEAD: u16 = 4;
+/// Lines of one message in the head, at most; a longer message ends with "…".
+const MESSAGE: usize = 4;
 /// Lines of a table without its rows: title with border, header.
 const FRAME: u16 = 2;
 /// Disks shown if the screen is short.
@@ -45,19 +45,23 @@ pub(super) fn draw(frame: &mut Frame<'_>, rates: &Rates, view: View) {
         return frame.render_widget(Paragraph::new("waiting for the daemon …"), frame.area());
     };
     let sessions: usize = status.spaces.iter().map(|space| space.attached.len()).sum();
-    let rows = rows_of(frame.area().height, status.disks.len(), status.spaces.len(), sessions);
+    let lines = heading(status, rates, frame.area().width.into());
+    let head_rows = u16::try_from(lines.len()).unwrap_or(u16::MAX);
+    let rows =
+        rows_of(frame.area().height.saturating_sub(head_rows), status.disks.len(), status.spaces.len(), sessions);
     let height = |rows: u16| Constraint::Length(rows + FRAME);
     let disks = if rows.disks == 0 { Constraint::Length(0) } else { height(rows.disks) };
-    let parts = [Constraint::Length(HEAD), height(3), disks, height(rows.spaces), height(rows.engines)];
+    let parts = [Constraint::Length(head_rows), height(3), disks, height(rows.spaces), height(rows.engines)];
     let [head, tiers, disks, spaces, engines] = Layout::vertical(parts).areas(frame.area());
-    frame.render_widget(heading(status, rates), head);
+    let first = lines.first().map_or(0, Line::width);
+    frame.render_widget(Paragraph::new(lines), head);
     frame.render_widget(tier_table(status, rates), tiers);
     if rows.disks > 0 {
         frame.render_widget(disk_table(status, rates, rows.disks), disks);
     }
     frame.render_widget(space_table(status, rates, view, rows.spaces), spaces);
     frame.render_widget(engine_table(status, rates, view, rows.engines), engines);
-    keys(frame, head, view);
+    keys(frame, head, first, view);
 }
 
 /// Rows of each table.
@@ -67,11 +71,11 @@ struct Rows {
     engines: u16,
 }
 
-/// Divide the lines of a screen among the tables: disks first, then spaces and engines alike.
+/// Divide the lines of a screen below its head among the tables: disks first, then spaces and engines alike.
 fn rows_of(height: u16, disks: usize, spaces: usize, engines: usize) -> Rows {
     let at_most = |count: usize, max: u16| u16::try_from(count).unwrap_or(u16::MAX).min(max);
-    let left = height.saturating_sub(HEAD + 3 + FRAME);
-    let disks = at_most(disks, if height > 30 { left / 3 } else { DISKS });
+    let left = height.saturating_sub(3 + FRAME);
+    let disks = at_most(disks, if height > 26 { left / 3 } else { DISKS });
     let left = left.saturating_sub(if disks == 0 { 0 } else { disks + FRAME }).saturating_sub(2 * FRAME);
     let half = left.div_ceil(2);
     let spaces_all = at_most(spaces, left);
@@ -80,7 +84,8 @@ fn rows_of(height: u16, disks: usize, spaces: usize, engines: usize) -> Rows {
     Rows { disks, spaces, engines: engines_all.min(left - spaces) }
 }
 
-fn heading<'a>(status: &'a Snapshot, rates: &'a Rates) -> Paragraph<'a> {
+/// Return the lines above the tables: the daemon, its health, hits. A message that does not fit the width is wrapped: its end says what to do.
+fn heading(status: &Snapshot, rates: &Rates, width: usize) -> Vec<Line<'static>> {
     let of = format!(
         "kvtided {}  pid {}  {}, up {}",
         status.build.version,
@@ -88,10 +93,10 @@ fn heading<'a>(status: &'a Snapshot, rates: &'a Rates) -> Paragraph<'a> {
         if status.drained { "drained".to_owned() } else { status.stage.to_string() },
         duration(status.uptime_s)
     );
-    let health = match rates.lost() {
-        Some(why) => Span::styled(format!("LOST: {why}"), alarm()),
-        None if status.unhealthy.is_empty() && status.degraded.is_empty() => Span::raw(status.health()),
-        None => Span::styled(status.health(), alarm()),
+    let (health, style) = match rates.lost() {
+        Some(why) => (format!("LOST: {why}"), alarm()),
+        None if status.unhealthy.is_empty() && status.degraded.is_empty() => (status.health(), Style::new()),
+        None => (status.health(), alarm()),
     };
     let (hits, now) = (&status.hits, rates.hits_of_all(status));
     let asked = format!(
@@ -104,8 +109,35 @@ fn heading<'a>(status: &'a Snapshot, rates: &'a Rates) -> Paragraph<'a> {
     let loaded = hits.loaded_tokens;
     let by_tier = [("tier 0", loaded.tier0), ("host", loaded.host), ("nvme", loaded.nvme)];
     let by_tier = by_tier.map(|(tier, tokens)| format!("{tier} {}", percent(tokens, loaded.total())));
-    let loaded = format!("loaded {} tokens/s, from {}; {}", count(now.loaded), by_tier.join(", "), saved(hits));
-    Paragraph::new(vec![Line::styled(of, BOLD), Line::from(health), Line::from(asked), Line::from(loaded)])
+    let loaded = format!("loaded {} tokens/s, from {}", count(now.loaded), by_tier.join(", "));
+    let mut lines = vec![Line::styled(of, BOLD)];
+    let mut message =
+        |text: &str, style| lines.extend(wrapped(text, width).into_iter().map(|line| Line::styled(line, style)));
+    message(&health, style);
+    message(&asked, Style::new());
+    message(&loaded, Style::new());
+    slow(hits).inspect(|slow| message(&format!("SLOW: {slow}"), alarm()));
+    lines
+}
+
+/// Break a message into lines at spaces, at most [`MESSAGE`] of them.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let last = lines.last_mut().expect("there is a line");
+        let (used, more) = (last.chars().count(), word.chars().count());
+        match used {
+            0 => last.push_str(word),
+            _ if used + 1 + more <= width => *last += &format!(" {word}"),
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    if lines.len() > MESSAGE {
+        lines.truncate(MESSAGE);
+        let last = lines.last_mut().expect("there is a line");
+        *last = last.chars().take(width.saturating_sub(2)).chain(" …".chars()).collect();
+    }
+    lines
 }
 
 /// Format a number of things with three digits.
@@ -120,10 +152,13 @@ fn count(value: f64) -> String {
     }
 }
 
-fn keys(frame: &mut Frame<'_>, head: Rect, view: View) {
+/// Draw what keys do, to the right of the first line, which has `used` columns.
+fn keys(frame: &mut Frame<'_>, head: Rect, used: usize, view: View) {
     let hint = format!("s sort: {}  d {}  q quit", view.sort.name(), if view.detail { "hits" } else { "pages" });
-    let width = hint.len() as u16;
-    if head.width > width + 44 {
+    let fits = |hint: &str| used + 2 + hint.len() <= usize::from(head.width);
+    let hint = if fits(&hint) { hint } else { "s d q".to_owned() };
+    if fits(&hint) {
+        let width = hint.len() as u16;
         let place = Rect { x: head.right() - width, width, height: 1, ..head };
         frame.render_widget(Paragraph::new(Span::styled(hint, DIM)), place);
     }

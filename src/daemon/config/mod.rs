@@ -25,7 +25,7 @@ pub use error::ConfigError;
 pub use kvtide_types::{Admission, ByteSize, Capacity, Codec, FeatureUse, Human, IoEngine, Reserve, Scoring};
 pub use machine::{CgroupLimit, Machine};
 pub use nvme::{KeyKind, KeySource, Place};
-pub use reference::{Key, keys, reference};
+pub use reference::{Key, keys, manual, reference};
 pub use reload::Change;
 pub use resolve::most_like;
 pub use section::{Effect, Setting};

@@ -69,6 +69,57 @@ pub fn reference() -> String {
     text
 }
 
+/// Return the manual page kvtided.toml(5): every key, by the same table.
+#[must_use]
+pub fn manual() -> String {
+    let mut text = format!(
+        ".TH kvtided.toml 5 \"\" \"kvtide {}\"\n.SH NAME\nkvtided.toml \\- configuration of kvtided(8)\n.SH DESCRIPTION\n\
+         All settings of the daemon are in one TOML file, by default none: kvtided(8) reads the file of \\-\\-config. Every key is optional. \
+         Unknown keys are errors. A size is a number of bytes, or a number and a unit: KiB, MiB, GiB, TiB or PiB. A changed file is read \
+         on SIGHUP; each key says when a changed value takes effect.\n.PP\n\
+         \\(lqkvtide config check FILE\\(rq validates a file, \\(lqkvtide config keys\\(rq prints one with every key.\n",
+        env!("CARGO_PKG_VERSION")
+    );
+    for Table { path, is_list, docs, rows } in tables() {
+        if rows.is_empty() && docs.is_empty() {
+            continue;
+        }
+        let name = if is_list { format!("[[{path}]]") } else { format!("[{path}]") };
+        text += &format!(".SH \"{name}\"\n{}", roff(&docs));
+        for row in rows {
+            let value = match row.shown {
+                Shown::Default => row.default.unwrap_or_default(),
+                Shown::Example(example) | Shown::Alternative(example) => format!("{example}    (an example)"),
+            };
+            let allowed = row.allowed.map(|allowed| format!("{allowed}; ")).unwrap_or_default();
+            let end = format!(" [{allowed}{}]", when(row.effect));
+            let key = format!("{} = {value}", row.key);
+            text += &format!(".TP\n\\fB{}\\fR\n{}.br\n{}", escaped(&key), roff(row.docs), roff(&[&end]));
+        }
+    }
+    text + ".SH FILES\n/etc/kvtide/kvtided.toml\n.SH SEE ALSO\nkvtided(8), kvtide(1), kvtide\\-config(1)\n"
+}
+
+/// Return lines of documentation as text of a manual page. Lines of a list, which are indented, stand apart.
+fn roff(docs: &[&str]) -> String {
+    let (mut text, mut was_apart) = (String::new(), false);
+    for line in docs {
+        let apart = line.starts_with("   ");
+        if apart || was_apart {
+            text += ".br\n";
+        }
+        text += &format!("{}\n", escaped(line.trim()));
+        was_apart = apart;
+    }
+    text
+}
+
+fn escaped(line: &str) -> String {
+    let text = line.replace('\\', "\\e").replace('-', "\\-");
+    // A line that begins with one of these is a request.
+    if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
+}
+
 /// A key, for `kvtide config keys`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {

@@ -86,15 +86,18 @@ impl fmt::Display for Address {
 /// Return the first of the addresses at which a server listens, and the body of its response with status 200.
 ///
 /// # Errors
-/// No server listens at any of them, or the response is not one of a kvtide daemon.
+/// No server listens at any of them, this user may not connect, or the response is not one of a kvtide daemon.
 pub fn first<'a>(addresses: &[Address], ask: impl Into<Ask<'a>>) -> Result<(Address, String), Error> {
     let ask = ask.into();
-    let mut tried = Vec::new();
+    let (mut tried, mut denied) = (Vec::new(), None);
     for address in addresses {
         let until = Deadline(Instant::now() + TIMEOUT);
         let stream = match address.connect(until) {
             Ok(stream) => stream,
             Err(error) => {
+                if error.kind() == io::ErrorKind::PermissionDenied && denied.is_none() {
+                    denied = Some(address.to_string());
+                }
                 tried.push(format!("{address}: {error}"));
                 continue;
             }
@@ -108,7 +111,11 @@ pub fn first<'a>(addresses: &[Address], ask: impl Into<Ask<'a>>) -> Result<(Addr
             break;
         }
     }
-    Err(Error::NoDaemon { tried: tried.join("; ") })
+    let tried = tried.join("; ");
+    Err(match denied {
+        Some(socket) => Error::Denied { socket, tried },
+        None => Error::NoDaemon { tried },
+    })
 }
 
 /// Return the body of a response, if it has status 200.

@@ -78,7 +78,7 @@ fn health_and_hits_come_first_and_everything_fits() {
         assert!(lines[0].starts_with("kvtided 0.1.0  pid 7  serving, up 12 s"), "{screen}");
         assert_eq!(lines[1], "healthy");
         assert_eq!(lines[2], "hits 75.0% now, 75.0% since start: 9000 of 12k tokens found");
-        assert_eq!(lines[3], "loaded 3000 tokens/s, from tier 0 0.0%, host 66.7%, nvme 33.3%; 8.0 s saved");
+        assert_eq!(lines[3], "loaded 3000 tokens/s, from tier 0 0.0%, host 66.7%, nvme 33.3%");
         for line in [
             &["s sort: number  d pages  q quit"][..],
             &["tier 0", "3.00 MiB", "4.00 MiB", "75.0%", "1.00 GiB/s"],
@@ -94,6 +94,37 @@ fn health_and_hits_come_first_and_everything_fits() {
             lines.len() <= usize::from(height) && lines.iter().all(|line| line.chars().count() <= usize::from(width))
         );
     }
+}
+
+#[test]
+fn a_narrow_screen_shows_whole_reasons_and_nothing_over_another() {
+    let mut status = told(3, 12.0);
+    status.pid = 4_194_303;
+    status.uptime_s = 200_000.0;
+    let reason = "disk 0 (/var/lib/kvtide/nvme0) is out of service since an error of the device (errno 5): replace it, or see \
+                  the kernel's log; the other disks go on";
+    status.degraded = serde_json::from_value(serde_json::json!([{ "reason": "other", "text": reason }])).unwrap();
+    status.drained = true;
+    status.hits.load_us = 10_000_000;
+    let mut rates = Rates::default();
+    rates.take(status, Instant::now());
+    let shown = screen(&rates, 80, 24);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert!(lines[0].starts_with("kvtided 0.1.0  pid 4194303  drained, up "), "{shown}");
+    let joined = lines.join(" ");
+    assert!(joined.contains(&format!("degraded: {reason}")), "{shown}");
+    assert!(joined.contains("SLOW: loading took 10.0 s; computing would take 9.0 s by eviction."), "{shown}");
+    assert!(has_line(&shown, &["llama-70b"]) && has_line(&shown, &["vllm", "4711"]), "{shown}");
+    // The hint about keys begins after the daemon's line.
+    for width in 20..100 {
+        let first = screen(&rates, width, 24).lines().next().unwrap().to_owned();
+        let own = "kvtided 0.1.0  pid 4194303  drained, up 2 d 7 h";
+        let rest = first.strip_prefix(own).unwrap_or_default();
+        assert!(rest.is_empty() || rest.starts_with("  "), "{width}: {first}");
+        assert!(usize::from(width) < own.len() || first.starts_with(own), "{width}: {first}");
+    }
+    assert_eq!(wrapped("a b", 1), ["a", "b"]);
+    assert_eq!(wrapped("one two three four five", 5), ["one", "two", "three", "fou …"]);
 }
 
 #[test]
