@@ -132,6 +132,8 @@ mod tests {
             host_bytes: 1,
             nvme_bytes: 0,
             sessions_max: 1,
+            has_whole_host: false,
+            has_whole_nvme: false,
         }
     }
 

@@ -32,9 +32,10 @@ impl Config {
     pub fn reloaded(&self, mut new: Config) -> (Config, Vec<Change>) {
         let (host_bytes, nvme_bytes) = (self.tiers.host.capacity_bytes, self.tiers.nvme.capacity_bytes());
         for domain in &mut new.domains {
-            // The default quota is the tier's capacity in the new file, which takes effect only after a restart.
-            domain.host_bytes = domain.host_bytes.min(host_bytes);
-            domain.nvme_bytes = domain.nvme_bytes.min(nvme_bytes);
+            // A new capacity of a tier takes effect only after a restart. Until then a quota is part of the running tier, and one that
+            // the file does not give is all of it.
+            domain.host_bytes = if domain.has_whole_host { host_bytes } else { domain.host_bytes.min(host_bytes) };
+            domain.nvme_bytes = if domain.has_whole_nvme { nvme_bytes } else { domain.nvme_bytes.min(nvme_bytes) };
         }
         let changes = self.changes(&new);
         (self.with(&new), changes)

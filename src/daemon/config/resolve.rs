@@ -321,6 +321,8 @@ fn domains(config: &mut Config, origins: &mut Origins<'_>) -> Result<(), ConfigE
             host_bytes,
             nvme_bytes,
             sessions_max,
+            has_whole_host: true,
+            has_whole_nvme: true,
         });
         return Ok(());
     }
@@ -361,6 +363,8 @@ fn domains(config: &mut Config, origins: &mut Origins<'_>) -> Result<(), ConfigE
     }
     for (index, domain) in config.domains.iter_mut().enumerate() {
         let key = |field: &str| format!("domains[{index}].{field}");
+        domain.has_whole_host = !origins.is_given(&key("host"));
+        domain.has_whole_nvme = !origins.is_given(&key("nvme"));
         for (field, quota, whole, limit, rule) in [
             ("host", &mut domain.host_bytes, host_bytes, "tiers.host.capacity", "must fit into the host tier"),
             ("nvme", &mut domain.nvme_bytes, nvme_bytes, nvme_key, "must fit into the NVMe tier"),

@@ -421,4 +421,10 @@ section! {
         /// Maximum number of its sessions.
         sessions_max: u32 = 0, example "64", effect Now;
     }
+    derived {
+        /// The file gives no quota of host memory: it is the whole tier.
+        has_whole_host: bool;
+        /// The file gives no quota of NVMe: it is the whole tier.
+        has_whole_nvme: bool;
+    }
 }

@@ -291,6 +291,30 @@ fn a_reload_takes_what_may_change_and_reports_the_rest() {
 }
 
 #[test]
+fn a_new_capacity_changes_no_quota_before_the_restart() {
+    let disk = |bytes: &str| format!("[[tiers.nvme.disks]]\ndir = \"/d\"\ncapacity = \"{bytes}\"\n");
+    let host = |bytes: &str| format!("[tiers.host]\ncapacity = \"{bytes}\"\n");
+    let domain = "[[domains]]\nname = \"a\"\nuids = [1]\n";
+    for (domains, quotas) in [
+        (String::new(), (2 << 30, 8 << 30)),
+        (domain.to_owned(), (2 << 30, 8 << 30)),
+        (format!("{domain}host = \"1GiB\"\nnvme = \"4GiB\"\n"), (1 << 30, 4 << 30)),
+    ] {
+        let running = parse(&format!("{}{}{domains}", host("2GiB"), disk("8GiB"))).unwrap();
+        for (host_bytes, nvme_bytes) in [("1GiB", "4GiB"), ("3GiB", "16GiB")] {
+            let new = parse(&format!("{}{}{domains}", host(host_bytes), disk(nvme_bytes))).unwrap();
+            let (next, changes) = running.reloaded(new);
+            let changed: Vec<_> = changes.iter().map(|change| (change.key.as_str(), change.effect)).collect();
+            let restart = |key: &'static str| (key, Effect::Restart);
+            assert!(changed.contains(&restart("tiers.host.capacity")), "{changed:?}");
+            assert!(changed.contains(&restart("tiers.nvme.disks[0].capacity")), "{changed:?}");
+            assert!(changed.iter().all(|(_, effect)| *effect == Effect::Restart), "{changed:?}");
+            assert_eq!((next.domains[0].host_bytes, next.domains[0].nvme_bytes), quotas);
+        }
+    }
+}
+
+#[test]
 fn disks_tokens_and_quotas_that_contradict_each_other() {
     let disk = |dir: &str| format!("[[tiers.nvme.disks]]\ndir = \"{dir}\"\ncapacity = \"1GiB\"\n");
     let error = refused(&format!("{}{}", disk("/a/b"), disk("/a/./b/")));
