@@ -1,6 +1,6 @@
 //! The daemon's error type: the action, its object, and the cause of the failure.
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, Human};
 use std::io;
 use std::path::PathBuf;
 
@@ -55,7 +55,7 @@ pub enum Error {
     },
     /// The machine has less memory than the host tier needs.
     #[error(
-        "cannot allocate {wanted} bytes for the host tier: {available} bytes are available; reduce tiers.host.capacity"
+        "cannot allocate {} for the host tier: {} are available; reduce tiers.host.capacity", Human(*.wanted), Human(*.available)
     )]
     Memory {
         /// Bytes needed.

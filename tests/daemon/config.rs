@@ -25,7 +25,7 @@ fn refused(name: &str, text: &str, flags: &[&str]) -> String {
 #[test]
 fn unknown_keys_name_file_line_key_and_what_is_allowed() {
     let error = refused("unknown", "[daemon]\nsockets = \"/tmp/s\"\n", &[]);
-    for part in ["unknown.toml:2:1", "unknown field `sockets`", "`socket_mode`", "sockets = \"/tmp/s\""] {
+    for part in ["unknown.toml:2:1", "unknown key `sockets`", "`socket_mode`", "sockets = \"/tmp/s\""] {
         assert!(error.contains(part), "{part} is not in: {error}");
     }
 }
@@ -100,7 +100,7 @@ fn check_config_explains_warns_and_ends_as_its_findings_say() {
     let (status, said, error) = check_config(&[&wrong.path()]);
     assert_eq!(status, Some(1));
     assert!(
-        error.contains("k.toml:2:1: unknown field `capacty`") && error.contains("did you mean `capacity`?"),
+        error.contains("k.toml:2:1: unknown key `capacty`") && error.contains("did you mean `capacity`?"),
         "{error}"
     );
     assert!(said.ends_with("k.toml: errors\n"), "{said}");

@@ -62,5 +62,5 @@ fn memory_that_is_not_free_is_refused_at_start_and_not_taken_until_something_is_
     let all = (kib << 10) & !((1 << 20) - 1);
     let error = PrivateDaemon::start(&Options { host_bytes: Some(all), ..options("") }).unwrap_err().to_string();
     assert!(error.contains("tiers.host.capacity"), "{error}");
-    assert!(error.contains("bytes are available") || error.contains("exceeds the"), "{error}");
+    assert!(error.contains("are available; reduce") || error.contains("exceeds the"), "{error}");
 }

@@ -92,7 +92,7 @@ fn a_wrong_file_changes_nothing_and_says_why() {
     let mut daemon = daemon(&own("sessions_max = 1\n"));
     let _raw = Raw::attach(daemon.socket());
     for (wrong, why) in [
-        ("[limits]\nsessions_max = 5\nsession_max = 6\n".to_owned(), "kvtided.toml:3:1: unknown field `session_max`"),
+        ("[limits]\nsessions_max = 5\nsession_max = 6\n".to_owned(), "kvtided.toml:3:1: unknown key `session_max`"),
         (own("sessions_max = 5000\n"), "domains[0].sessions_max = 5000 (line 4) contradicts"),
         (own("tokens = [\"/nowhere/token\"]\n"), "cannot read the token file: /nowhere/token"),
         ("[tiers.host\n".to_owned(), "kvtided.toml:1:"),

@@ -17,6 +17,7 @@ mod resolve;
 mod room;
 mod section;
 mod table;
+mod words;
 
 use std::path::PathBuf;
 

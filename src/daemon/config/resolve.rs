@@ -7,6 +7,7 @@ use super::origin::{Given, Origins, position};
 use super::room;
 use super::section::Section;
 use super::table::{Config, Domain, Encryption, RawConfig, RawDisk};
+use super::words;
 use super::{ConfigError, FeatureUse, IoEngine, KeyKind, Machine, Overrides, Place};
 use kvtide_types::{ByteSize, Capacity, Reserve};
 use kvtide_wire::hello::SOCKET_BYTES_MAX;
@@ -17,20 +18,8 @@ use std::path::{Path, PathBuf};
 pub(super) fn syntax(file: &str, text: &str, error: &toml::de::Error) -> ConfigError {
     let (line, column) = error.span().map_or((1, 1), |span| position(text, span.start));
     let snippet = text.lines().nth(line - 1).unwrap_or_default().trim().to_owned();
-    let message = match nearest(error.message()) {
-        Some(key) => format!("{}; did you mean `{key}`?", error.message()),
-        None => error.message().to_owned(),
-    };
+    let message = words::own(error.message());
     ConfigError::Syntax { file: file.into(), line, column, snippet, message }
-}
-
-/// Find the unknown name in "unknown field `a`, expected one of `b`, `c`" and return the most similar known one, if any is similar.
-fn nearest(message: &str) -> Option<&str> {
-    let (unknown, known) = message
-        .strip_prefix("unknown field `")
-        .or_else(|| message.strip_prefix("unknown variant `"))?
-        .split_once('`')?;
-    most_like(unknown, known.split('`').skip(1).step_by(2))
 }
 
 /// Return the known name that is most similar to an unknown one, if any is similar.

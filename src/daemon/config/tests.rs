@@ -104,7 +104,7 @@ changed file is read on SIGHUP; the last column says when a changed value takes 
 #[test]
 fn an_old_name_of_a_table_still_works() {
     assert_eq!(parse("[canary]\none_in = 7\n").unwrap().sample.one_in, 7);
-    assert!(refused("[canary]\none_in = 7\n[integrity_sample]\none_in = 7\n").contains("duplicate field"));
+    assert!(refused("[canary]\none_in = 7\n[integrity_sample]\none_in = 7\n").contains("is given twice"));
 }
 
 #[test]
@@ -124,28 +124,35 @@ fn every_example_is_fine_on_the_machine_that_it_is_for() {
 #[test]
 fn the_nearest_known_key_is_named() {
     let named = |text: &str| refused(text).lines().next().unwrap_or_default().to_owned();
-    assert!(named("[tiers.host]\ncapcity = 1\n").ends_with("; did you mean `capacity`?"));
-    assert!(named("[tier]\n").ends_with("; did you mean `tiers`?"));
-    assert!(named("[edges.host_to_nvm]\n").ends_with("; did you mean `host_to_nvme`?"));
-    assert!(named("[tiers.nvme]\nio = \"iouring\"\n").ends_with("; did you mean `io_uring`?"));
+    assert!(named("[tiers.host]\ncapcity = 1\n").contains("; did you mean `capacity`?"));
+    assert!(named("[tier]\n").contains("; did you mean `tiers`?"));
+    assert!(named("[edges.host_to_nvm]\n").contains("; did you mean `host_to_nvme`?"));
+    assert!(named("[tiers.nvme]\nio = \"iouring\"\n").contains("; did you mean `io_uring`?"));
     assert!(!named("[tiers.host]\nxyz = 1\n").contains("did you mean"));
 }
 
 #[test]
 fn an_unknown_key_is_named_with_its_line_and_what_is_allowed() {
     let error = refused("[tiers.host]\ncapacity = \"1GiB\"\ncapcity = \"2GiB\"\n");
-    assert!(error.starts_with("k.toml:3:1: unknown field `capcity`"), "{error}");
+    assert!(error.starts_with("k.toml:3:1: unknown key `capcity`; did you mean `capacity`? Known here: "), "{error}");
     assert!(error.contains("`capacity`") && error.contains("`low_percent`"), "{error}");
     let error = refused("[tiers.hots]\n");
-    assert!(error.starts_with("k.toml:1:8: unknown field `hots`, expected `host` or `nvme`"), "{error}");
+    assert!(
+        error.starts_with("k.toml:1:8: unknown key `hots`; did you mean `host`? Known here: `host`, `nvme`"),
+        "{error}"
+    );
     let error = refused("[[domains]]\nname = \"a\"\nuids = [1]\ngid = 3\n");
-    assert!(error.starts_with("k.toml:4:1: unknown field `gid`"), "{error}");
+    assert!(error.starts_with("k.toml:4:1: unknown key `gid`"), "{error}");
 }
 
 #[test]
 fn wrong_types_sizes_and_syntax_name_their_line() {
     let error = refused("\n[limits]\nblocks_max = \"many\"\n");
-    assert!(error.starts_with("k.toml:3:14: ") && error.contains("expected u32"), "{error}");
+    assert!(
+        error.starts_with("k.toml:3:14: ")
+            && error.contains("expected a whole number from 0 to 4294967295, found \"many\""),
+        "{error}"
+    );
     let error = refused("[tiers.host]\ncapacity = \"2GB\"\n");
     assert!(error.starts_with("k.toml:2:12: invalid size \"2GB\"") && error.contains("GiB"), "{error}");
     let error = refused("[limits\n");
