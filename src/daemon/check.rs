@@ -1,9 +1,8 @@
 //! Check of a configuration file: effective settings and findings, for `kvtide config check` and `kvtided --check`.
 
-use crate::attach;
-use crate::config::{Config, ConfigError, Finding, Probes, Section, Severity, Source};
+use crate::config::{Config, ConfigError, Finding, Section, Severity, Source};
+use crate::control::{Obstacle, obstacles};
 use crate::output;
-use kvtide_nvme::MasterKey;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -21,6 +20,12 @@ pub struct Report {
     settings: BTreeMap<String, String>,
 }
 
+/// Return the finding about an obstacle to the start. One that another user may not meet is a warning.
+fn finding(Obstacle { key, error, is_own }: Obstacle) -> Finding {
+    let severity = if is_own { Severity::Warning } else { Severity::Error };
+    Finding { severity, key, text: error.to_string(), this_machine: true }
+}
+
 impl Report {
     /// Check a file like the daemon does at start. What does not fit this machine becomes a finding.
     pub fn of(source: &Source, any_machine: bool) -> Report {
@@ -28,13 +33,10 @@ impl Report {
             Ok(config) => config,
             Err(error) => return Report::refused(&source.name(), &error),
         };
-        let probes = Probes {
-            token: &|file| attach::read_token(file).err().map(|error| error.to_string()),
-            key: &|source| MasterKey::load(&source.into()).err().map(|error| error.to_string()),
-        };
         let mut findings = config.inversions();
         if !any_machine {
-            findings.extend(config.findings_here(&source.machine, &probes));
+            findings.extend(obstacles(&config, &source.machine).into_iter().map(finding));
+            findings.extend(config.findings_here(&source.machine));
         }
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         Report::about(source.name(), &config, findings)

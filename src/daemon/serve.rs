@@ -2,7 +2,7 @@
 
 use crate::announce::{READY, say};
 use crate::config::{Config, Machine};
-use crate::control::{Control, Options};
+use crate::control::{Control, Options, obstacles};
 use crate::error::Error;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
@@ -13,6 +13,9 @@ use std::fs;
 /// The socket is in use or cannot be created, or a required system call fails.
 pub(crate) fn run(config: Config, options: Options) -> Result<(), Error> {
     raise_descriptor_limit();
+    if let Some(obstacle) = obstacles(&config, &options.source.machine).into_iter().next() {
+        return Err(obstacle.error);
+    }
     let dir = config.daemon.dir.clone();
     let failed = |source| Error::File { action: "create the daemon's directory", path: dir.clone(), source };
     fs::create_dir_all(&dir).map_err(failed)?;

@@ -11,6 +11,25 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+/// Action of errors about the directory of the socket.
+pub(crate) const USE_DIR: &str = "use the socket directory";
+
+/// Check the directory of a socket, if it exists, and the path, as [`bind`] does. Nothing is created.
+pub(crate) fn check(path: &Path) -> Result<(), Error> {
+    if let Some(dir) = path.parent().filter(|dir| dir.is_dir()) {
+        ours(dir)?;
+    }
+    check_path(path)
+}
+
+/// Check that nothing but a socket is at the path.
+pub(crate) fn check_path(path: &Path) -> Result<(), Error> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => Err(Error::NoSocket { path: path.into() }),
+        _ => Ok(()),
+    }
+}
+
 /// Bind and listen on `path` with these permission bits.
 pub(crate) fn bind(path: &Path, mode: u32) -> Result<Listener, Error> {
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
@@ -18,10 +37,8 @@ pub(crate) fn bind(path: &Path, mode: u32) -> Result<Listener, Error> {
         fs::create_dir_all(dir).map_err(failed)?;
         ours(dir)?;
     }
-    if let Ok(found) = fs::symlink_metadata(path) {
-        if !found.file_type().is_socket() {
-            return Err(Error::NoSocket { path: path.into() });
-        }
+    check_path(path)?;
+    if fs::symlink_metadata(path).is_ok() {
         refuse_if_served(path)?;
     }
     Listener::bind(path, mode).map_err(|source| match errno(&source) {
@@ -37,7 +54,7 @@ pub(crate) fn bind(path: &Path, mode: u32) -> Result<Listener, Error> {
 
 /// Fail if a user other than root and the daemon's could replace the socket in `dir`: engines would send their tokens to that user.
 fn ours(dir: &Path) -> Result<(), Error> {
-    let failed = |source| Error::File { action: "use the socket directory", path: dir.into(), source };
+    let failed = |source| Error::File { action: USE_DIR, path: dir.into(), source };
     let found = fs::metadata(dir).map_err(failed)?;
     let why = why_not_ours(dir, &found);
     why.map_or(Ok(()), |why| Err(failed(io::Error::new(io::ErrorKind::PermissionDenied, why))))

@@ -10,7 +10,7 @@ mod policy;
 mod tokens;
 
 pub(crate) use handshake::{Handshake, Progress, refuse};
-pub(crate) use listener::{bind, program};
+pub(crate) use listener::{USE_DIR, bind, check, check_path, program};
 pub(crate) use pending::{Pending, Places};
 pub(crate) use policy::{Refusal, admit, bounds, domain_of, places, policy};
 pub(crate) use tokens::{Tokens, read as read_token};

@@ -1,6 +1,6 @@
 //! Configuration errors: file, line, key and allowed values.
 
-use super::ByteSize;
+use super::{ByteSize, Human};
 use std::io;
 use std::path::PathBuf;
 
@@ -65,7 +65,7 @@ pub enum ConfigError {
         rule: String,
     },
     /// The host tier exceeds the memory of the machine or of the cgroup.
-    #[error("tiers.host.capacity = {capacity} exceeds {source_of_limit}, which is {limit}. Reduce it")]
+    #[error("tiers.host.capacity = {capacity} exceeds {source_of_limit}, which is {}. Reduce it", Human(.limit.0))]
     HostTier {
         /// The configured capacity.
         capacity: ByteSize,

@@ -279,7 +279,10 @@ mod tests {
         let free = Machine { total_bytes: 4 << 30, available_bytes: 1 << 30, cgroup: None };
         assert!(free.holds(&host(4 << 30)).is_ok());
         let error = free.holds(&host((4 << 30) + 1)).unwrap_err().to_string();
-        assert!(error.contains("MemTotal in /proc/meminfo") && error.contains("4GiB"), "{error}");
+        assert!(error.contains("MemTotal in /proc/meminfo") && error.contains("which is 4 GiB"), "{error}");
+        let odd = Machine { total_bytes: 24_683_656 << 10, ..free.clone() };
+        let error = odd.holds(&host(1 << 40)).unwrap_err().to_string();
+        assert!(error.contains("= 1TiB exceeds") && error.contains("which is 23.54 GiB"), "{error}");
         let limit = CgroupLimit { file: "/x/memory.max".into(), bytes: 2 << 30 };
         let caged = Machine { cgroup: Some(limit), ..free };
         let error = caged.holds(&host(3 << 30)).unwrap_err().to_string();

@@ -21,7 +21,7 @@ mod words;
 
 use std::path::PathBuf;
 
-pub use check::{Finding, Probes, Section, Severity, why_open};
+pub use check::{Finding, Section, Severity, why_open};
 pub use error::ConfigError;
 pub use kvtide_types::{Admission, ByteSize, Capacity, Codec, FeatureUse, Human, IoEngine, Reserve, Scoring};
 pub use machine::{CgroupLimit, Machine};

@@ -6,7 +6,9 @@ use crate::host::NodeMessage;
 use crate::status::{Bounds, ThreadRegistry};
 use crate::supervisor;
 use kvtide_format::log::Recovered;
-use kvtide_nvme::{self, Discard, Disk, DiskFigures, DiskThread, Encryption, KeySource, OpenDisk, Place, Settings};
+use kvtide_nvme::{
+    self, Discard, Disk, DiskFigures, DiskThread, Encryption, KeySource, Obstacle, OpenDisk, Place, Settings,
+};
 use kvtide_rt::mail::{Address, RetryQueue};
 use std::sync::Arc;
 
@@ -28,8 +30,7 @@ impl Disks {
         thread_registry: &ThreadRegistry,
     ) -> Result<(Disks, Vec<Recovered>), Error> {
         let Some(tier) = config.nvme() else { return Ok((Disks { threads: Vec::new() }, Vec::new())) };
-        let settings: Vec<Settings> =
-            (0..).zip(&tier.disks).map(|(number, disk)| settings(number, tier, disk)).collect();
+        let settings = all_settings(tier);
         let mut open = kvtide_nvme::open_all(&settings, &mut |progress| starting(thread_registry, progress))?;
         for (settings, disk) in settings.iter().zip(&open) {
             let (number, path) = (settings.number, settings.place.path().display());
@@ -62,6 +63,15 @@ impl Disks {
             thread.end();
         }
     }
+}
+
+/// Check the disks as [`Disks::start`] does before it changes anything.
+pub(super) fn check(config: &Config) -> Vec<Obstacle> {
+    config.nvme().map_or(Vec::new(), |tier| kvtide_nvme::check_all(&all_settings(tier)))
+}
+
+pub(super) fn all_settings(tier: &NvmeTier) -> Vec<Settings> {
+    (0..).zip(&tier.disks).map(|(number, disk)| settings(number, tier, disk)).collect()
 }
 
 /// Report start-up progress to status requests and to the service manager.

@@ -15,7 +15,7 @@ mod thread;
 
 pub(crate) use regions::bytes_per_day;
 
-use crate::config::{Config, HostTier};
+use crate::config::{Config, HostTier, Machine};
 use crate::error::Error;
 use crate::orders::Purge;
 use crate::space::{Left, SpaceMessage};
@@ -230,6 +230,14 @@ impl HostThread {
         if self.address.send(NodeMessage::End).is_err() || self.thread.join().is_err() {
             tracing::error!("the host thread had already ended");
         }
+    }
+}
+
+/// Check that the machine has the memory of a tier that is allocated at start.
+pub(crate) fn check(tier: &HostTier, machine: &Machine) -> Result<(), Error> {
+    match tier.prefault {
+        true => pool::check_available(tier.capacity_bytes, machine),
+        false => Ok(()),
     }
 }
 

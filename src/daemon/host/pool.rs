@@ -43,7 +43,7 @@ impl Pool {
         nodes: Vec<u16>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Pool, Error> {
-        check_available(capacity_bytes)?;
+        check_available(capacity_bytes, &Machine::look()?)?;
         let (whole, rest) = (capacity_bytes / segment_bytes, capacity_bytes % segment_bytes);
         let sizes: Vec<u64> = (rest > 0).then_some(rest).into_iter().chain((0..whole).map(|_| segment_bytes)).collect();
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
@@ -176,8 +176,8 @@ fn warn_if_unbound(why: Option<Errno>) {
 }
 
 /// Fail if the machine has less memory available: a process that allocates more is killed by the kernel.
-fn check_available(bytes: u64) -> Result<(), Error> {
-    let available = Machine::look()?.available_bytes;
+pub(super) fn check_available(bytes: u64, machine: &Machine) -> Result<(), Error> {
+    let available = machine.available_bytes;
     if available < bytes { Err(Error::Memory { wanted: bytes, available }) } else { Ok(()) }
 }
 

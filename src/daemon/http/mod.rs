@@ -26,4 +26,4 @@ mod server;
 pub(crate) use operate::Purging;
 pub(crate) use routes::{Daemon, access};
 pub use server::socket_beside;
-pub(crate) use server::{HttpServer, bind, bind_socket};
+pub(crate) use server::{HttpServer, bind, bind_socket, check};

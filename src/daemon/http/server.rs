@@ -47,6 +47,16 @@ impl Drop for Bound {
     }
 }
 
+/// Check that the address can be bound. One in use is left to [`bind`]: the daemon itself may have it.
+pub(crate) fn check(address: SocketAddr) -> Result<(), Error> {
+    match TcpListener::bind(address) {
+        Err(source) if source.kind() != io::ErrorKind::AddrInUse => {
+            Err(Error::Http { address, hint: hint(&source), source })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Bind the address. The daemon does this first: it does not start if the address is in use.
 pub(crate) fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
     let failed = |source: io::Error| Error::Http { address, hint: hint(&source), source };

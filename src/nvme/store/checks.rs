@@ -3,7 +3,7 @@
 use super::super::error::DiskError;
 use super::super::settings::{Reserve, Settings};
 use kvtide_format::Superblock;
-use rustix::fs::{FileType, Mode, OFlags, Stat, StatVfsMountFlags};
+use rustix::fs::{Access, FileType, Mode, OFlags, Stat, StatVfsMountFlags};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -14,26 +14,51 @@ use std::path::Path;
 /// Permissions that other users must not have.
 const OTHERS: u32 = 0o077;
 
+/// Action of errors about a directory that cannot be made.
+const CREATE: &str = "create the directory";
+
 /// Open the directory, creating it if missing, and check its owner and permissions.
 pub(super) fn directory(dir: &Path) -> Result<File, DiskError> {
     match DirBuilder::new().mode(0o700).create(dir) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(refused("create the directory", dir, dir, error)),
+        Err(error) => return Err(refused(CREATE, dir, dir, error)),
     }
+    opened(dir, true)
+}
+
+/// Check the directory as [`directory`] does, and change nothing. Return it, or its parent if it can be created there.
+pub(super) fn place(dir: &Path) -> Result<File, DiskError> {
+    if std::fs::symlink_metadata(dir).is_ok() {
+        return opened(dir, false);
+    }
+    let failed = |errno: Errno| refused(CREATE, dir, dir, errno.into());
+    let parent = dir.parent().unwrap_or(dir);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(parent, flags, Mode::empty()).map_err(failed)?;
+    rustix::fs::access(parent, Access::WRITE_OK | Access::EXEC_OK).map_err(failed)?;
+    Ok(File::from(file))
+}
+
+/// Open an existing directory and check it. One that is empty and not private is accepted; `makes_private`: its mode is changed.
+fn opened(dir: &Path, makes_private: bool) -> Result<File, DiskError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = match rustix::fs::open(dir, flags, Mode::empty()) {
         Err(Errno::NOTDIR) => return Err(DiskError::Kind { path: dir.into(), expected: "directory" }),
         other => other.map_err(|e| DiskError::os("open the directory", dir, e))?,
     };
     let stat = rustix::fs::fstat(&opened).map_err(|e| DiskError::os("read the status of", dir, e))?;
-    if ours(&stat, dir).is_err_and(|error| matches!(error, DiskError::Mode { .. })) && is_empty(&opened, dir)? {
+    let open = ours(&stat, dir).is_err_and(|error| matches!(error, DiskError::Mode { .. }));
+    let accepted = open && is_empty(&opened, dir)?;
+    if accepted && makes_private {
         // Nothing is in it that others could have read or put there.
         rustix::fs::fchmod(&opened, Mode::RWXU).map_err(|e| DiskError::os("change the mode of", dir, e))?;
         tracing::info!("{}: the directory was empty; only its owner has access now (mode 0700)", dir.display());
     }
     let stat = rustix::fs::fstat(&opened).map_err(|e| DiskError::os("read the status of", dir, e))?;
-    ours(&stat, dir)?;
+    if makes_private || !accepted {
+        ours(&stat, dir)?;
+    }
     let vfs = rustix::fs::fstatvfs(&opened).map_err(|e| DiskError::os("read the file system status of", dir, e))?;
     if vfs.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Err(DiskError::ReadOnly { path: dir.into() });

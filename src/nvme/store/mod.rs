@@ -122,6 +122,34 @@ impl Found {
         Ok(found)
     }
 
+    /// Check the directory, its file and the master key as [`Found::look`] and [`Found::keys`] do, but create, change and lock
+    /// nothing. Of a device only the key is checked.
+    pub fn check(settings: &Settings) -> Result<(), DiskError> {
+        if let Place::Dir(dir) = &settings.place {
+            Found::check_in(settings, dir)?;
+        }
+        let failed = |source| DiskError::Keys { path: settings.place.path().into(), source };
+        MasterKey::load(&settings.encryption.source).map(drop).map_err(failed)
+    }
+
+    fn check_in(settings: &Settings, dir: &Path) -> Result<(), DiskError> {
+        let wanted = wanted(settings, settings.capacity_bytes)?;
+        let dir_file = checks::place(dir)?;
+        let path = dir.join(FILE);
+        let file = match open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return checks::room(&dir_file, settings, &wanted),
+            Err(error) => return Err(checks::refused("open", &path, dir, error)),
+        };
+        checks::file(&file, &path)?;
+        let read = read(&file).map_err(|e| DiskError::os("read the superblock of", &path, e))?;
+        let is = read.map_err(|source| DiskError::Superblock { path, source })?;
+        match checks::room(&file, settings, &wanted) {
+            Err(DiskError::TooLarge { .. }) if fits(&is, &wanted) => Ok(()),
+            other => other,
+        }
+    }
+
     fn look_at(settings: &Settings, path: &Path) -> Result<Found, DiskError> {
         let file = device::open(path)?;
         lock(&file, path)?;
@@ -147,7 +175,7 @@ impl Found {
 
     /// Return its layout if it matches the settings.
     fn fitting(&self) -> Option<Superblock> {
-        self.is.filter(|is| is.fits(&self.wanted) && is.starts < STARTS_MAX)
+        self.is.filter(|is| fits(is, &self.wanted))
     }
 
     /// Read the encryption keys of its data.
@@ -289,6 +317,11 @@ pub(crate) fn room(file: &File, offset: u64, bytes: u64) -> Result<(), Errno> {
 /// Return the free bytes of the file system of a file.
 pub(crate) fn free_bytes(file: &File) -> Result<u64, Errno> {
     rustix::fs::fstatvfs(file).map(|vfs| vfs.f_bavail.saturating_mul(vfs.f_frsize))
+}
+
+/// Return true if a store with this layout is kept.
+fn fits(is: &Superblock, wanted: &Superblock) -> bool {
+    is.fits(wanted) && is.starts < STARTS_MAX
 }
 
 /// Return the layout of a new store with this capacity.

@@ -11,7 +11,7 @@ mod run;
 pub use figures::DiskFigures;
 #[cfg(test)]
 pub(super) use open::Seams;
-pub use open::{DiskThread, OpenDisk, open_all};
+pub use open::{DiskThread, Obstacle, OpenDisk, check_all, open_all};
 
 use super::code::{Codec, KeyError, Keyring, SlabCode};
 use super::engine::{Engine, Threads, Uring, UringSetup};

@@ -92,6 +92,31 @@ pub fn open_all(settings: &[Settings], progress: &mut dyn FnMut(&str)) -> Result
     }
 }
 
+/// A disk that cannot be used as it is.
+#[derive(Debug)]
+pub struct Obstacle {
+    /// Index of its settings.
+    pub index: usize,
+    /// The error of [`open_all`].
+    pub error: DiskError,
+    /// [`open_all`] fails because of it. Otherwise the disk is out of service.
+    pub stops: bool,
+}
+
+/// Check disks as [`open_all`] does before it changes anything. Nothing is created, changed or locked.
+#[must_use]
+pub fn check_all(settings: &[Settings]) -> Vec<Obstacle> {
+    let checked = |settings: &Settings| check(settings).and_then(|()| Found::check(settings)).err();
+    let failed: Vec<_> =
+        settings.iter().enumerate().filter_map(|(index, settings)| Some((index, checked(settings)?))).collect();
+    let none_works = failed.len() == settings.len() && failed.iter().all(|(_, error)| error.fault().is_some());
+    let obstacle = |(index, error): (usize, DiskError)| {
+        let stops = none_works || error.fault().is_none();
+        Obstacle { index, error, stops }
+    };
+    failed.into_iter().map(obstacle).collect()
+}
+
 /// Convert the error of a missing disk to its error number, and keep the first such error. Other errors are returned.
 fn or_absent<T>(
     opened: Result<T, DiskError>,

@@ -1,42 +1,31 @@
-//! Findings about a configuration on this machine: owners and modes of files, file systems, limits. Read-only.
+//! Findings about a configuration on this machine: memory, devices, file systems, limits. Read-only.
 
-use super::{Findings, Probes, Severity, disks};
-use crate::config::{ByteSize, Config, FeatureUse, Human, IoEngine, KeySource, Machine, NvmeTier, constants};
-use kvtide_wire::os::socket::why_open;
+use super::{Findings, Severity, disks};
+use crate::config::{ByteSize, Config, FeatureUse, Human, IoEngine, Machine, NvmeTier, constants};
 use rustix::process::{Resource, getrlimit};
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 
 /// CAP_IPC_LOCK: no limit on locked memory.
 const CAP_IPC_LOCK: u64 = 1 << 14;
 
-pub(super) fn find(config: &Config, machine: &Machine, probes: &Probes<'_>, findings: &mut Findings) {
+pub(super) fn find(config: &Config, machine: &Machine, findings: &mut Findings) {
     memory(config, machine, findings);
     socket(config, findings);
     if let Some(nvme) = config.nvme() {
         disks::find(nvme, findings);
-        key(nvme, probes, findings);
         engine(config, nvme, findings);
-    }
-    for domain in &config.domains {
-        for text in domain.tokens.iter().filter_map(|file| (probes.token)(file)) {
-            findings.error(format!("domains[{}].tokens", domain.name), text);
-        }
     }
 }
 
 fn memory(config: &Config, machine: &Machine, findings: &mut Findings) {
     let (key, capacity) = ("tiers.host.capacity", config.tiers.host.capacity_bytes);
-    if let Err(error) = machine.holds(&config.tiers.host) {
-        findings.error(key, error.to_string());
-    } else if capacity > machine.available_bytes {
+    if !config.tiers.host.prefault && machine.holds(&config.tiers.host).is_ok() && capacity > machine.available_bytes {
         let text = format!(
             "{} is more than the memory available now ({}). Reduce it",
             Human(capacity),
             Human(machine.available_bytes)
         );
-        let severity = if config.tiers.host.prefault { Severity::Error } else { Severity::Warning };
-        findings.put(severity, key, text);
+        findings.warn(key, text);
     }
     if capacity == constants::HOST_CAPACITY_MAX && machine.available_bytes / 4 > capacity {
         let text = format!(
@@ -55,55 +44,12 @@ fn memory(config: &Config, machine: &Machine, findings: &mut Findings) {
 }
 
 fn socket(config: &Config, findings: &mut Findings) {
-    let key = "daemon.socket";
-    let Some(dir) = config.daemon.socket.parent() else { return };
-    let found = match fs::metadata(dir) {
-        Ok(found) => found,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let text = format!(
-                "directory {} does not exist: the daemon creates it if it has permission (under systemd: RuntimeDirectory=)",
-                dir.display()
-            );
-            return findings.warn(key, text);
-        }
-        Err(error) => return findings.error(key, format!("cannot read directory {}: {error}", dir.display())),
-    };
-    let us = rustix::process::geteuid().as_raw();
-    if !found.is_dir() {
-        findings.error(key, format!("{} is not a directory", dir.display()));
-    } else if found.uid() != us && found.uid() != 0 {
-        let text = format!(
-            "directory {} belongs to uid {}, not to root or to this process (uid {us}): that user can replace the socket",
-            dir.display(),
-            found.uid()
-        );
-        findings.warn(key, text);
-    } else if let Some(why) = why_open(dir, &found) {
-        findings.error(key, format!("directory {} is {why}", dir.display()));
-    }
-    if fs::symlink_metadata(&config.daemon.socket).is_ok_and(|found| found.file_type().is_file()) {
-        let socket = config.daemon.socket.display();
-        findings.error(key, format!("{socket} is a regular file, not a socket. Remove it or set another path"));
-    }
-}
-
-/// Check the master key as the daemon would load it.
-fn key(nvme: &NvmeTier, probes: &Probes<'_>, findings: &mut Findings) {
-    let key = match &nvme.encryption.source() {
-        KeySource::Off | KeySource::Ephemeral => return,
-        KeySource::File(_) => "tiers.nvme.encryption.path",
-        KeySource::Credential(name) if std::env::var_os("CREDENTIALS_DIRECTORY").is_none() => {
-            let text = format!(
-                "$CREDENTIALS_DIRECTORY is not set, so the credential {name} cannot be checked here. systemd provides it to the \
-                 unit with LoadCredential= or LoadCredentialEncrypted="
-            );
-            return findings.warn("tiers.nvme.encryption.name", text);
-        }
-        KeySource::Credential(_) => "tiers.nvme.encryption.name",
-    };
-    if let Some(text) = (probes.key)(&nvme.encryption.source()) {
-        findings.error(key, text);
-    }
+    let Some(dir) = config.daemon.socket.parent().filter(|dir| !dir.exists()) else { return };
+    let text = format!(
+        "directory {} does not exist: the daemon creates it if it has permission (under systemd: RuntimeDirectory=)",
+        dir.display()
+    );
+    findings.warn("daemon.socket", text);
 }
 
 fn engine(config: &Config, nvme: &NvmeTier, findings: &mut Findings) {

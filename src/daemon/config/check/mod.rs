@@ -1,6 +1,6 @@
-//! Summary of a valid configuration, and findings: likely mistakes, and errors that the daemon would hit at start.
+//! Summary of a valid configuration, and findings: likely mistakes, and what this machine lacks.
 //!
-//! `kvtide config check` and `kvtided --check` call it. It reads files of the machine; it writes nothing and opens no connection or
+//! `kvtide config check` and `kvtided --check` call it. What stops the start is found by the functions of the start itself, not here. It reads files of the machine; it writes nothing and opens no connection or
 //! socket. Invalid configurations are rejected before, in `resolve`.
 
 mod device;
@@ -10,10 +10,9 @@ mod here;
 mod inversions;
 mod nvme;
 
-use super::{Config, KeySource, Machine};
+use super::{Config, Machine};
 use serde::Serialize;
 use std::fmt;
-use std::path::Path;
 
 pub use explain::Section;
 pub use kvtide_wire::os::socket::why_open;
@@ -73,16 +72,6 @@ impl Findings {
     }
 }
 
-/// Functions that validate the content of files named in the configuration. They return the error as text. This module cannot read
-/// such files itself.
-#[allow(missing_debug_implementations)] // closures have nothing to show
-pub struct Probes<'a> {
-    /// Validates a token file.
-    pub token: &'a dyn Fn(&Path) -> Option<String>,
-    /// Validates the master key.
-    pub key: &'a dyn Fn(&KeySource) -> Option<String>,
-}
-
 impl Config {
     /// Return the findings that depend on the file only.
     #[must_use]
@@ -92,11 +81,11 @@ impl Config {
         findings.all
     }
 
-    /// Return the findings that depend on this machine and on the user of this process.
+    /// Return the findings that depend on this machine and on the user of this process, without those that the start itself has.
     #[must_use]
-    pub fn findings_here(&self, machine: &Machine, probes: &Probes<'_>) -> Vec<Finding> {
+    pub fn findings_here(&self, machine: &Machine) -> Vec<Finding> {
         let mut findings = Findings { all: Vec::new(), this_machine: true };
-        here::find(self, machine, probes, &mut findings);
+        here::find(self, machine, &mut findings);
         findings.all
     }
 
