@@ -275,7 +275,7 @@ fn spawn(binary: &Path, dir: &Path, nvme_dir: Option<&Path>, options: &Options) 
 }
 
 /// Create a directory that only this user can use.
-pub(crate) fn temporary_dir(parent: Option<&Path>) -> Result<PathBuf, Error> {
+pub fn temporary_dir(parent: Option<&Path>) -> Result<PathBuf, Error> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let parent = parent.map_or_else(std::env::temp_dir, Path::to_path_buf);
     let failed = |source| Error::File { action: "find the directory", path: parent.clone(), source };
@@ -309,7 +309,7 @@ fn remove_dirs(dir: &Path, nvme_dir: Option<&Path>) {
 }
 
 /// Remove a directory and all that is in it.
-pub(crate) fn remove_dir(dir: &Path) {
+pub fn remove_dir(dir: &Path) {
     if let Err(error) = fs::remove_dir_all(dir) {
         tracing::warn!("cannot remove {}: {error}", dir.display());
     }

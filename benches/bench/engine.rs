@@ -13,7 +13,7 @@ pub(super) const PAGE_TOKENS: u64 = 16;
 /// Tokens of a prefill chunk.
 const CHUNK_TOKENS: u64 = 512;
 /// Deadline of every request.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A session with pages of [`PAGE_BYTES`].
 pub(super) struct Engine {
@@ -23,7 +23,10 @@ pub(super) struct Engine {
 }
 
 /// Add the failed action to a client error.
-pub(super) fn trying<T>(tried: &'static str, result: Result<T, Error>) -> Result<T, BenchError> {
+///
+/// # Errors
+/// That of the call.
+pub fn trying<T>(tried: &'static str, result: Result<T, Error>) -> Result<T, BenchError> {
     result.map_err(|source| BenchError::Client { tried, source })
 }
 

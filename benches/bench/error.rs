@@ -27,12 +27,6 @@ pub enum BenchError {
     /// The simulated machine failed.
     #[error(transparent)]
     Machine(#[from] crate::replay::ReplayError),
-    /// A relay failed.
-    #[error(transparent)]
-    Relay(#[from] kvtide_relay::error::Error),
-    /// A remote store failed.
-    #[error(transparent)]
-    Store(#[from] kvtide_relay::store::StoreError),
     /// A system call failed.
     #[error("cannot {tried}: {source}")]
     System {

@@ -3,10 +3,11 @@
 //! `bench ring`, `bench blocks`, `bench spaces`, `bench paging` and `bench pressure` run engines with a private daemon and use the
 //! client library. `bench core` and `bench attention` drive the sans-IO core alone, over simulated devices; `bench attention` also
 //! runs the demo's model with a private daemon. `bench nvme` drives a disk's I/O thread as a core thread does. `bench codec`
-//! compresses and encrypts pages of the demo's model. `bench recovery` opens an index log as a start does. `bench remote` runs
-//! relays beside private daemons, with a store. `bench gpu` measures a device.
+//! compresses and encrypts pages of the demo's model. `bench recovery` opens an index log as a start does. `bench gpu`
+//! measures a device. `kvtide-bench-remote`, a program of its own, runs relays beside private daemons, with a store.
 //!
-//! Only the command line calls [`run`]. This module does not depend on the daemon's internals.
+//! The command line calls [`run`]; the other public items are for `kvtide-bench-remote`. This module does not depend on the daemon's
+//! internals.
 
 mod attention;
 mod blocks;
@@ -20,14 +21,17 @@ mod nvme;
 mod paging;
 mod pressure;
 mod recovery;
-mod remote;
 mod report;
 mod ring;
 mod spaces;
 
+pub use engine::{TIMEOUT, trying};
 pub use error::BenchError;
+pub use nvme::{Stop, failed};
+pub use report::{Report, Target};
 
 use kvtide_daemon::output;
+use std::fmt::Display;
 use std::process::ExitCode;
 
 /// Exit status of a benchmark that could not be run.
@@ -79,18 +83,14 @@ enum Which {
     #[command(after_help = "Examples:\n  kvtide bench recovery --dir /var/tmp/kvtide-bench\n  \
         kvtide bench recovery --dir /var/tmp/kvtide-bench --json")]
     Recovery(recovery::RecoveryArgs),
-    /// Relay and store: copies relative to the store's crate alone, engines beside it, an outage of the store
-    #[command(
-        after_help = "Examples:\n  kvtide bench remote\n  kvtide bench remote --url redis://127.0.0.1:6379 --json"
-    )]
-    Remote(remote::RemoteArgs),
     /// GPU: copies, attention, steps, and transfers to its memory, as ratios measured in one run
     #[command(after_help = "Examples:\n  kvtide bench gpu\n  kvtide bench gpu --json")]
     Gpu(gpu::Args),
 }
 
+/// How figures are printed.
 #[derive(Clone, Copy, Debug, clap::Args)]
-struct Output {
+pub struct Output {
     /// Print one JSON object only
     #[arg(long)]
     json: bool,
@@ -112,8 +112,13 @@ pub fn run(args: &Args) -> ExitCode {
         Which::Nvme(args) => (nvme::measure(args), args.output),
         Which::Pressure(args) => (pressure::measure(args), args.output),
         Which::Recovery(args) => (recovery::measure(args), args.output),
-        Which::Remote(args) => (remote::measure(args), args.output),
     };
+    print(measured, shape)
+}
+
+/// Print the figures of a benchmark, or why it could not be run, which the exit status says too.
+#[must_use]
+pub fn print<E: Display>(measured: Result<Report, E>, shape: Output) -> ExitCode {
     match measured {
         Ok(report) => output::print(&if shape.json { report.json() } else { report.table() }, ExitCode::SUCCESS),
         Err(error) => {
@@ -124,12 +129,12 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 /// Print a progress message.
-fn progress(what: &str) {
+pub fn progress(what: &str) {
     output::say(format_args!("kvtide bench: {what}"));
 }
 
 /// Return a percentile of the samples, which it sorts; 0 without samples.
-fn percentile(samples: &mut [u64], percent: usize) -> u64 {
+pub fn percentile(samples: &mut [u64], percent: usize) -> u64 {
     samples.sort_unstable();
     samples.get((samples.len() * percent / 100).min(samples.len().saturating_sub(1))).copied().unwrap_or(0)
 }

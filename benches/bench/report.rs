@@ -6,8 +6,10 @@ use std::fmt::Write;
 
 /// Target of a figure.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Target {
+pub enum Target {
+    /// This or less.
     AtMost(f64),
+    /// This or more.
     AtLeast(f64),
 }
 
@@ -25,7 +27,7 @@ struct Figure {
 
 /// Figures of a benchmark, in the order of measurement.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Report {
+pub struct Report {
     figures: Vec<Figure>,
     words: Vec<(&'static str, &'static str, String)>,
     /// Figures not measured: key, label, reason.
@@ -35,7 +37,7 @@ pub(super) struct Report {
 
 impl Report {
     /// Add a whole number.
-    pub(super) fn count(
+    pub fn count(
         &mut self,
         key: impl Into<Cow<'static, str>>,
         what: impl Into<Cow<'static, str>>,
@@ -47,7 +49,7 @@ impl Report {
     }
 
     /// Add a number with two decimal places.
-    pub(super) fn number(
+    pub fn number(
         &mut self,
         key: impl Into<Cow<'static, str>>,
         what: impl Into<Cow<'static, str>>,
@@ -59,7 +61,7 @@ impl Report {
     }
 
     /// Add a number with the given decimal places, with or without a target.
-    pub(super) fn fine(
+    pub fn fine(
         &mut self,
         key: impl Into<Cow<'static, str>>,
         what: impl Into<Cow<'static, str>>,
@@ -71,12 +73,12 @@ impl Report {
     }
 
     /// Add a text value.
-    pub(super) fn words(&mut self, key: &'static str, what: &'static str, words: String) {
+    pub fn words(&mut self, key: &'static str, what: &'static str, words: String) {
         self.words.push((key, what, words));
     }
 
     /// Add a figure that was not measured, with the reason; `null` in JSON.
-    pub(super) fn missing(
+    pub fn missing(
         &mut self,
         key: impl Into<Cow<'static, str>>,
         what: impl Into<Cow<'static, str>>,
@@ -86,12 +88,12 @@ impl Report {
     }
 
     /// Add a line below the table.
-    pub(super) fn note(&mut self, note: String) {
+    pub fn note(&mut self, note: String) {
         self.notes.push(note);
     }
 
     /// Return one JSON object. A dot in a key makes a nested object.
-    pub(super) fn json(&self) -> String {
+    pub fn json(&self) -> String {
         let mut object = serde_json::Map::new();
         for figure in &self.figures {
             let value = if figure.digits == 0 {
@@ -112,7 +114,7 @@ impl Report {
     }
 
     /// Return a table: figure, target, and whether it is met.
-    pub(super) fn table(&self) -> String {
+    pub fn table(&self) -> String {
         let mut text = String::new();
         for figure in &self.figures {
             let value = format!("{:.*}", figure.digits, figure.value);

@@ -4,6 +4,7 @@ mod limit;
 
 use crate::config::ConfigError;
 use crate::error::Error;
+use kvtide_http::log::filter;
 use limit::Limits;
 use std::env;
 use std::io::{self, IsTerminal};
@@ -22,16 +23,6 @@ pub struct Log {
 
 /// Environment variable with directives that override the configuration.
 const VARIABLE: &str = "RUST_LOG";
-
-/// Parse directives. An error says what is expected.
-pub(crate) fn filter(directives: &str) -> Result<EnvFilter, String> {
-    kvtide_http::log::check(directives)?;
-    directives.parse().map_err(|error| {
-        format!(
-            "a level, or directives such as \"warn,kvtide_daemon=debug\" of tracing-subscriber's EnvFilter: {error}"
-        )
-    })
-}
 
 /// Return the filter of `RUST_LOG`; `None`: the variable is not set.
 ///

@@ -2,6 +2,8 @@
 //!
 //! `EnvFilter` takes a word that is no level for the name of a module and then logs nothing else. So the levels are checked here.
 
+use tracing_subscriber::EnvFilter;
+
 /// The levels, in ascending order of what they log.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// Words for levels in other programs.
@@ -19,6 +21,19 @@ const ALIASES: [(&str, &str); 10] = [
 ];
 /// First letters that an unknown word has in common with the level that is offered instead.
 const LIKE: usize = 3;
+
+/// Parse log directives.
+///
+/// # Errors
+/// As [`check`], or the directives are invalid otherwise.
+pub fn filter(directives: &str) -> Result<EnvFilter, String> {
+    check(directives)?;
+    directives.parse().map_err(|error| {
+        format!(
+            "a level, or directives such as \"warn,kvtide_daemon=debug\" of tracing-subscriber's EnvFilter: {error}"
+        )
+    })
+}
 
 /// Check log directives: a level, or several directives `TARGET=LEVEL` and at most one level, separated by commas.
 ///

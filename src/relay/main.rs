@@ -63,8 +63,7 @@ fn log_filter() -> Result<EnvFilter, String> {
         Err(VarError::NotUnicode(value)) => value.to_string_lossy().into_owned(),
     };
     let wrong = |expected| format!("the environment variable {LOG} is {directives:?}: expected {expected}");
-    kvtide_http::log::check(&directives).map_err(wrong)?;
-    directives.parse().map_err(|error| wrong(format!("directives of tracing-subscriber's EnvFilter: {error}")))
+    kvtide_http::log::filter(&directives).map_err(wrong)
 }
 
 fn run(arguments: &Arguments) -> Result<(), Error> {

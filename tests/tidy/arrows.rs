@@ -62,12 +62,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "kvtide-daemon",
             "kvtide-format",
             "kvtide-nvme",
-            "kvtide-relay",
             "kvtide-rt",
             "kvtide-tiering",
             "kvtide-wire",
         ],
     ),
+    ("kvtide-bench-remote", &["kvtide-bench", "kvtide-client", "kvtide-daemon", "kvtide-relay", "kvtide-wire"]),
     (
         "kvtide-daemon",
         &["kvtide-format", "kvtide-http", "kvtide-nvme", "kvtide-rt", "kvtide-tiering", "kvtide-types", "kvtide-wire"],

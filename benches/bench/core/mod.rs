@@ -133,11 +133,6 @@ pub(super) fn measure() -> Result<Report, BenchError> {
     Ok(report)
 }
 
-/// Measure the cost of an event of the feed alone.
-pub(super) fn event(report: &mut Report) -> Result<(), BenchError> {
-    feed::measure(&config(), report)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -21,7 +21,8 @@ use rig::Rig;
 use rounds::{Encrypted, Mixed, Plain, Round};
 use std::path::PathBuf;
 use std::time::Duration;
-pub(super) use stop::{LOOK, Stop, failed};
+pub(super) use stop::LOOK;
+pub use stop::{Stop, failed};
 
 /// Flags of `kvtide bench nvme`.
 #[derive(Clone, Debug, clap::Args)]

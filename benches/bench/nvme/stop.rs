@@ -12,11 +12,14 @@ pub(in crate::bench) const LOOK: Duration = Duration::from_millis(100);
 
 /// Flag that is set by a signal.
 #[derive(Clone, Debug)]
-pub(in crate::bench) struct Stop(Arc<AtomicBool>);
+pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
     /// Handle the signals from now on.
-    pub(in crate::bench) fn on_signals() -> Result<Stop, BenchError> {
+    ///
+    /// # Errors
+    /// A handler cannot be registered.
+    pub fn on_signals() -> Result<Stop, BenchError> {
         let came = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, Arc::clone(&came))
@@ -26,12 +29,15 @@ impl Stop {
     }
 
     /// Return an error if a signal was received.
-    pub(in crate::bench) fn check(&self) -> Result<(), BenchError> {
+    ///
+    /// # Errors
+    /// A signal was received.
+    pub fn check(&self) -> Result<(), BenchError> {
         if self.0.load(Ordering::Relaxed) { Err(BenchError::Interrupted) } else { Ok(()) }
     }
 }
 
 /// Return the error of a failed system call.
-pub(in crate::bench) fn failed(tried: impl Into<String>, source: impl Into<io::Error>) -> BenchError {
+pub fn failed(tried: impl Into<String>, source: impl Into<io::Error>) -> BenchError {
     BenchError::System { tried: tried.into(), source: source.into() }
 }

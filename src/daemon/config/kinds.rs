@@ -1,7 +1,7 @@
 //! Kinds of keys: how a value is written in the file, and which type it has in [`Config`](super::Config).
 
 use super::{Admission, Codec, FeatureUse, IoEngine, KeyKind, Scoring};
-use crate::log;
+use kvtide_http::log;
 use kvtide_types::Eviction;
 use kvtide_types::{ByteSize, Capacity, Reserve};
 use serde::de::DeserializeOwned;

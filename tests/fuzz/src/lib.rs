@@ -1,7 +1,7 @@
 //! Shared by the fuzz targets: a cursor over the fuzzer's bytes, rings in private memory, and the modules for configuration,
 //! traces, runs, bodies of HTTP and ZMTP.
 //!
-//! Those modules belong to `kvtide-daemon`, `kvtide-bench` and `kvtide-relay`. A dependency on these would build and instrument all its dependencies (command line,
+//! Those modules belong to `kvtide-daemon`, `kvtide-http`, `kvtide-bench` and `kvtide-relay`. A dependency on these would build and instrument all its dependencies (command line,
 //! HTTP, terminal), so their source is compiled here instead.
 
 /// The daemon's configuration.
@@ -32,6 +32,11 @@ pub mod requests;
 #[path = "../../../src/relay/events/zmtp.rs"]
 #[allow(dead_code)] // the relay uses all of it
 pub mod zmtp;
+
+/// The check of log directives, under the path that the configuration's source has for it.
+#[path = "../../../src/http/log.rs"]
+pub mod log;
+extern crate self as kvtide_http;
 
 use kvtide_wire::ring::{IndexLine, Memory, Slot};
 use kvtide_wire::sync::{AtomicU32, Ordering};

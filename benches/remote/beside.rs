@@ -1,12 +1,13 @@
 //! Look-ups and loads of an engine beside a relay that copies, or one with a hung store.
 
 use super::copies::{BLOCK, forget};
+use super::error::Error;
 use super::machine::{Machine, PREFIX, hashes};
 use super::store::{OBJECT_BYTES, PARALLEL, Target, Way};
-use super::{Bench, BenchError, LONG, median};
-use crate::bench::engine::{TIMEOUT, trying};
-use crate::bench::nvme::failed;
-use crate::bench::percentile;
+use super::{Bench, LONG, median};
+use kvtide_bench::bench::failed;
+use kvtide_bench::bench::percentile;
+use kvtide_bench::bench::{TIMEOUT, trying};
 use kvtide_relay::config::When;
 use kvtide_wire::status::Status;
 use std::net::{TcpListener, TcpStream};
@@ -60,8 +61,8 @@ fn ratios(with: &mut [Samples], without: &mut [Samples]) -> Ratios {
 fn sample(
     machine: &mut Machine,
     prefixes: &[u64],
-    mut goes_on: impl FnMut(Duration) -> Result<bool, BenchError>,
-) -> Result<Samples, BenchError> {
+    mut goes_on: impl FnMut(Duration) -> Result<bool, Error>,
+) -> Result<Samples, Error> {
     let (mut samples, began) = (Samples::default(), Instant::now());
     let chains: Vec<Vec<u128>> = prefixes.iter().take(LEASED).map(|&prefix| hashes(prefix, PREFIX)).collect();
     let leases: Vec<_> = chains
@@ -81,10 +82,7 @@ fn sample(
         let copied = trying("load blocks", machine.channel.load(lease, first, &own, TIMEOUT))?;
         samples.loads.push(at.elapsed().as_nanos() as u64);
         if found.blocks != PREFIX || copied.status != Status::Ok {
-            return Err(BenchError::Odd(format!(
-                "found {} of {PREFIX} blocks, load: {:?}",
-                found.blocks, copied.status
-            )));
+            return Err(Error::Odd(format!("found {} of {PREFIX} blocks, load: {:?}", found.blocks, copied.status)));
         }
         // PACE: an engine's requests; the caller bounds the loop.
         std::thread::sleep(PAUSE);
@@ -97,7 +95,7 @@ fn sample(
 
 /// Measure beside a relay that copies all blocks as fast as it can, and beside tasks that copy as many bytes of memory to the store at
 /// the same rate, without the daemon.
-pub(super) fn copying(bench: &Bench<'_>) -> Result<Ratios, BenchError> {
+pub(super) fn copying(bench: &Bench<'_>) -> Result<Ratios, Error> {
     let bytes = u64::from(bench.args.mib) << 20;
     let count = (bytes / (BLOCK.bytes() * u64::from(PREFIX))).max(1);
     let blocks = count * u64::from(PREFIX);
@@ -118,7 +116,7 @@ pub(super) fn copying(bench: &Bench<'_>) -> Result<Ratios, BenchError> {
             }
             looked = elapsed;
             if elapsed > LONG {
-                return Err(BenchError::Odd(format!("the relay did not copy {blocks} blocks within {LONG:?}")));
+                return Err(Error::Odd(format!("the relay did not copy {blocks} blocks within {LONG:?}")));
             }
             Ok(relay.metric("blocks_out_total")? < blocks)
         })?;
@@ -133,7 +131,7 @@ pub(super) fn copying(bench: &Bench<'_>) -> Result<Ratios, BenchError> {
                 put
             });
             let sampled = sample(&mut machine, &prefixes, |_| Ok(!ended.load(Ordering::Relaxed)));
-            putting.join().map_err(|_| BenchError::Odd("a thread panicked".into()))??;
+            putting.join().map_err(|_| Error::Odd("a thread panicked".into()))??;
             sampled
         })?;
         let source = bytes::Bytes::from(vec![7; OBJECT_BYTES]);
@@ -147,7 +145,7 @@ pub(super) fn copying(bench: &Bench<'_>) -> Result<Ratios, BenchError> {
 }
 
 /// Copy memory to the store, object by object, evenly over a time.
-fn put_at_rate(bench: &Bench<'_>, objects: usize, time: Duration) -> Result<(), BenchError> {
+fn put_at_rate(bench: &Bench<'_>, objects: usize, time: Duration) -> Result<(), Error> {
     let memory: Arc<Vec<u8>> = Arc::new(vec![7; objects.min(16) * OBJECT_BYTES]);
     bench.runtime.block_on(async {
         let began = Instant::now();
@@ -161,19 +159,19 @@ fn put_at_rate(bench: &Bench<'_>, objects: usize, time: Duration) -> Result<(), 
                         let from = index * OBJECT_BYTES % memory.len();
                         raw.copy_and_put(index, &memory[from..from + OBJECT_BYTES]).await?;
                     }
-                    Ok::<_, BenchError>(())
+                    Ok::<_, Error>(())
                 })
             })
             .collect();
         for task in tasks {
-            task.await.map_err(|error| BenchError::Odd(error.to_string()))??;
+            task.await.map_err(|error| Error::Odd(error.to_string()))??;
         }
         Ok(())
     })
 }
 
 /// Measure beside a relay with a store that accepts connections and never answers, and without a relay.
-pub(super) fn hung(bench: &Bench<'_>) -> Result<Ratios, BenchError> {
+pub(super) fn hung(bench: &Bench<'_>) -> Result<Ratios, Error> {
     let hangs = Hangs::start()?;
     let prefixes: Vec<u64> = (0..2).map(|i| bench.fresh(1 << 23 | i)).collect();
     let mut machine = Machine::start(BLOCK, 2 * PREFIX)?;
@@ -197,7 +195,7 @@ struct Hangs {
 }
 
 impl Hangs {
-    fn start() -> Result<Hangs, BenchError> {
+    fn start() -> Result<Hangs, Error> {
         let listen = |e| failed("listen as a store that hangs", e);
         let listener = TcpListener::bind("127.0.0.1:0").map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;

@@ -1,4 +1,4 @@
-//! `kvtide bench remote`: blocks that are copied to a store and back by relays, each in this process with a private daemon.
+//! `kvtide-bench-remote`: blocks that are copied to a store and back by relays, each in this process with a private daemon.
 //!
 //! - `store`: the store, a private server by default, and its crate alone as the limit
 //! - `machine`: a daemon, its engine, and its relay
@@ -16,14 +16,17 @@
 
 mod beside;
 mod copies;
+mod error;
 mod machine;
 mod outage;
 mod store;
 
-use super::nvme::{Stop, failed};
-use super::report::{Report, Target as Aim};
-use super::{BenchError, Output, progress};
+use clap::Parser;
+use error::Error;
+use kvtide_bench::bench::{BenchError, Output, Report, Stop, Target as Aim, failed, print, progress};
 use kvtide_relay::store::Store;
+use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Raw, Server, Target};
@@ -34,11 +37,15 @@ const LONG: Duration = Duration::from_secs(60);
 /// Threads of the requests without a relay: as many as a relay has.
 const THREADS: usize = 2;
 
-/// Flags of `kvtide bench remote`.
-#[derive(Clone, Debug, clap::Args)]
-pub(super) struct RemoteArgs {
+/// Relay and store: copies relative to the store's crate alone, engines beside it, an outage of the store
+#[derive(Clone, Debug, Parser)]
+#[command(
+    version,
+    after_help = "Examples:\n  kvtide-bench-remote\n  kvtide-bench-remote --url redis://127.0.0.1:6379 --json"
+)]
+struct Args {
     #[command(flatten)]
-    pub(super) output: Output,
+    output: Output,
     /// Store: redis://, s3://, gs://, az:// or file:/// (default: a private redis-server or valkey-server, from PATH)
     #[arg(long)]
     url: Option<String>,
@@ -63,7 +70,7 @@ fn option(text: &str) -> Result<(String, String), String> {
 
 /// Shared by all measurements.
 struct Bench<'a> {
-    args: &'a RemoteArgs,
+    args: &'a Args,
     target: Target,
     store: Arc<dyn Store>,
     raw: Raw,
@@ -80,11 +87,26 @@ impl Bench<'_> {
     }
 }
 
+/// Return the path of the tool `kvtide`, which has the private daemons: beside this program.
+fn tool() -> Result<PathBuf, Error> {
+    let own = std::env::current_exe().map_err(|error| failed("find this program's own binary", error))?;
+    let tool = own.with_file_name("kvtide");
+    match tool.is_file() {
+        true => Ok(tool),
+        false => Err(Error::Odd(format!("{} is missing: build it with `cargo build -p kvtide`", tool.display()))),
+    }
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    print(measure(&args), args.output)
+}
+
 /// Run the benchmark.
-pub(super) fn measure(args: &RemoteArgs) -> Result<Report, BenchError> {
+fn measure(args: &Args) -> Result<Report, Error> {
     if !(0.0..=3600.0).contains(&args.outage_s) {
         let value = args.outage_s.max(0.0) as u64;
-        return Err(BenchError::Setting { what: "--outage-s", value, expected: "0 to 3600".into() });
+        return Err(BenchError::Setting { what: "--outage-s", value, expected: "0 to 3600".into() }.into());
     }
     let stop = Stop::on_signals()?;
     // A round has its bytes twice: from the relay, and from the crate alone.
@@ -129,12 +151,10 @@ pub(super) fn measure(args: &RemoteArgs) -> Result<Report, BenchError> {
     report.count("found", "blocks of another machine that were found, of 1,024", compared.found, "", None);
     report.count("loaded", "of these, loaded", compared.loaded, "", None);
     report.count("wrong", "of these, with a wrong byte", compared.wrong, "", Some(Aim::AtMost(0.0)));
-    progress("an event of the feed");
-    super::core::event(&mut report)?;
     Ok(report)
 }
 
-fn report_copies(bench: &Bench<'_>, report: &mut Report) -> Result<(), BenchError> {
+fn report_copies(bench: &Bench<'_>, report: &mut Report) -> Result<(), Error> {
     for (encrypt, suffix, how, aim) in
         [(false, "", "plain", Some(Aim::AtLeast(0.8))), (true, "_encrypted", "encrypted", None)]
     {

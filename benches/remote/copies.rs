@@ -1,8 +1,9 @@
 //! Rates of copies to the store and back, alternated with the store's crate alone; and blocks compared byte by byte.
 
+use super::error::Error;
 use super::machine::{Block, Compared, LOOK, Machine, PREFIX};
 use super::store::{OBJECT_BYTES, PARALLEL, Way};
-use super::{Bench, BenchError, LONG};
+use super::{Bench, LONG};
 use bytes::Bytes;
 use kvtide_relay::config::When;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ pub(super) struct Copies {
 }
 
 /// Measure rounds, each with new daemons: raw writes, the relay's writes, raw reads, the relay's reads.
-pub(super) fn measure(bench: &Bench<'_>, encrypt: bool) -> Result<Copies, BenchError> {
+pub(super) fn measure(bench: &Bench<'_>, encrypt: bool) -> Result<Copies, Error> {
     let bytes = u64::from(bench.args.mib) << 20;
     let prefixes = (bytes / (BLOCK.bytes() * u64::from(PREFIX))).max(1);
     let (blocks, objects) = (prefixes * u64::from(PREFIX), (bytes as usize / OBJECT_BYTES).max(1));
@@ -51,7 +52,7 @@ pub(super) fn measure(bench: &Bench<'_>, encrypt: bool) -> Result<Copies, BenchE
         let read = moved / began.elapsed().as_secs_f64();
         let Compared { loaded, wrong, .. } = second.compare(&prefixes)?;
         if (loaded, wrong) != (blocks, 0) {
-            return Err(BenchError::Odd(format!("of {blocks} blocks {loaded} were loaded, {wrong} with wrong bytes")));
+            return Err(Error::Odd(format!("of {blocks} blocks {loaded} were loaded, {wrong} with wrong bytes")));
         }
         drop((relay, second));
         raw(Way::Delete)?;
@@ -66,7 +67,7 @@ pub(super) fn measure(bench: &Bench<'_>, encrypt: bool) -> Result<Copies, BenchE
 }
 
 /// Delete the runs of prefixes from the store.
-pub(super) fn forget(bench: &Bench<'_>, block: Block, prefixes: &[u64], encrypt: bool) -> Result<(), BenchError> {
+pub(super) fn forget(bench: &Bench<'_>, block: Block, prefixes: &[u64], encrypt: bool) -> Result<(), Error> {
     let names = Arc::new(block.names(prefixes, encrypt));
     bench.runtime.block_on(async {
         let tasks: Vec<_> = (0..PARALLEL)
@@ -76,12 +77,12 @@ pub(super) fn forget(bench: &Bench<'_>, block: Block, prefixes: &[u64], encrypt:
                     for name in names.iter().skip(task).step_by(PARALLEL) {
                         store.delete(name).await?;
                     }
-                    Ok::<_, BenchError>(())
+                    Ok::<_, Error>(())
                 })
             })
             .collect();
         for task in tasks {
-            task.await.map_err(|error| BenchError::Odd(error.to_string()))??;
+            task.await.map_err(|error| Error::Odd(error.to_string()))??;
         }
         Ok(())
     })
@@ -89,13 +90,13 @@ pub(super) fn forget(bench: &Bench<'_>, block: Block, prefixes: &[u64], encrypt:
 
 /// Wait until the store has all runs of prefixes. The count of copied blocks does not tell: of a prefix that the feed reports in parts,
 /// the first part goes out as runs of its own too.
-pub(super) fn until_there(bench: &Bench<'_>, block: Block, prefixes: &[u64], encrypt: bool) -> Result<(), BenchError> {
+pub(super) fn until_there(bench: &Bench<'_>, block: Block, prefixes: &[u64], encrypt: bool) -> Result<(), Error> {
     let (names, deadline) = (block.names(prefixes, encrypt), Instant::now() + LONG);
     while !bench.runtime.block_on(bench.store.present(&names))?.iter().all(|there| *there) {
         bench.stop.check()?;
         if Instant::now() > deadline {
             let blocks = prefixes.len() as u64 * u64::from(PREFIX);
-            return Err(BenchError::Odd(format!("the relay did not copy {blocks} blocks within {LONG:?}")));
+            return Err(Error::Odd(format!("the relay did not copy {blocks} blocks within {LONG:?}")));
         }
         // PACE: the deadline above ends the loop.
         std::thread::sleep(LOOK);
@@ -104,7 +105,7 @@ pub(super) fn until_there(bench: &Bench<'_>, block: Block, prefixes: &[u64], enc
 }
 
 /// Write blocks at one machine, encrypted, and compare them at another.
-pub(super) fn compare(bench: &Bench<'_>) -> Result<Compared, BenchError> {
+pub(super) fn compare(bench: &Bench<'_>) -> Result<Compared, Error> {
     let prefixes: Vec<u64> = (0..COMPARED_PREFIXES).map(|i| bench.fresh(1 << 20 | i)).collect();
     let blocks = COMPARED_PREFIXES * u64::from(PREFIX);
     let mut first = Machine::start(COMPARED_BLOCK, blocks as u32)?;
@@ -122,7 +123,7 @@ pub(super) fn compare(bench: &Bench<'_>) -> Result<Compared, BenchError> {
 }
 
 /// Ask for the small objects of a prefix, which are written before: return the milliseconds of each search.
-pub(super) fn presence(bench: &Bench<'_>) -> Result<Vec<f64>, BenchError> {
+pub(super) fn presence(bench: &Bench<'_>) -> Result<Vec<f64>, Error> {
     use kvtide_relay::endpoint::{Endpoint, EndpointConfig};
     use kvtide_relay::name::{SharedKey, SpaceKeys};
     use kvtide_relay::presence::{Presence, PresenceConfig};
@@ -138,7 +139,7 @@ pub(super) fn presence(bench: &Bench<'_>) -> Result<Vec<f64>, BenchError> {
                 false => drop(bench.store.put_run(&run[0], Bytes::from_static(b"run")).await?),
             }
         }
-        Ok::<_, BenchError>(())
+        Ok::<_, Error>(())
     };
     bench.runtime.block_on(async {
         put_all(false).await?;
@@ -150,7 +151,7 @@ pub(super) fn presence(bench: &Bench<'_>) -> Result<Vec<f64>, BenchError> {
             let found = presence.longest(&runs).await?;
             times.push(began.elapsed().as_secs_f64() * 1e3);
             if found != runs.len() {
-                return Err(BenchError::Odd(format!("the store has {found} of {NAMES} runs; check that it has room")));
+                return Err(Error::Odd(format!("the store has {found} of {NAMES} runs; check that it has room")));
             }
         }
         put_all(true).await?;

@@ -1,10 +1,11 @@
 //! An outage of the store: a proxy in front of it stops, and starts again at the same address.
 
+use super::Bench;
 use super::copies::{BLOCK, forget, until_there};
+use super::error::Error;
 use super::machine::{Machine, PREFIX};
-use super::{Bench, BenchError};
-use crate::bench::engine::TIMEOUT;
-use crate::bench::nvme::failed;
+use kvtide_bench::bench::TIMEOUT;
+use kvtide_bench::bench::failed;
 use kvtide_relay::config::When;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -19,7 +20,7 @@ const RECOVERY_MAX: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Return the seconds from the end of an outage to the first recall that brings blocks in.
-pub(super) fn measure(bench: &Bench<'_>, server: &str) -> Result<f64, BenchError> {
+pub(super) fn measure(bench: &Bench<'_>, server: &str) -> Result<f64, Error> {
     let (before, after) = (bench.fresh(1 << 24), bench.fresh(1 << 24 | 1));
     let mut first = Machine::start(BLOCK, 2 * PREFIX)?;
     let relay = first.relay(&bench.target, (When::Stored, false), &bench.stop)?;
@@ -36,7 +37,7 @@ pub(super) fn measure(bench: &Bench<'_>, server: &str) -> Result<f64, BenchError
     while outage.elapsed() < Duration::from_secs_f64(bench.args.outage_s) {
         bench.stop.check()?;
         if relay.recall(after)? != 0 {
-            return Err(BenchError::Odd("blocks came from a store that was away".into()));
+            return Err(Error::Odd("blocks came from a store that was away".into()));
         }
         // PACE: the time of the outage ends the loop.
         std::thread::sleep(PAUSE);
@@ -46,7 +47,7 @@ pub(super) fn measure(bench: &Bench<'_>, server: &str) -> Result<f64, BenchError
     while relay.recall(after)? == 0 {
         bench.stop.check()?;
         if back.elapsed() > RECOVERY_MAX {
-            return Err(BenchError::Odd(format!("no block came within {RECOVERY_MAX:?} after the store was back")));
+            return Err(Error::Odd(format!("no block came within {RECOVERY_MAX:?} after the store was back")));
         }
         // PACE: the time limit above ends the loop.
         std::thread::sleep(PAUSE);
@@ -66,7 +67,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    fn start(server: &str, port: Option<u16>) -> Result<Proxy, BenchError> {
+    fn start(server: &str, port: Option<u16>) -> Result<Proxy, Error> {
         let listen = |e| failed("start a proxy in front of the store", e);
         let listener = TcpListener::bind(("127.0.0.1", port.unwrap_or(0))).map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;

@@ -1,10 +1,10 @@
 //! The store: the one of `--url`, or a private server of Redis or Valkey; and the store's crate alone, for comparison.
 
-use super::BenchError;
-use crate::bench::error::BenchError::Peer;
-use crate::bench::nvme::failed;
-use crate::private_daemon::{remove_dir, temporary_dir};
+use super::error::Error;
+use super::error::Error::Peer;
 use bytes::Bytes;
+use kvtide_bench::bench::failed;
+use kvtide_bench::private_daemon::{remove_dir, temporary_dir};
 use kvtide_relay::store::{ObjectStore, Store, ValkeyConfig, ValkeyStore};
 use object_store::ObjectStoreExt;
 use object_store::path::Path as ObjectPath;
@@ -39,7 +39,7 @@ pub(super) struct Target {
 
 impl Target {
     /// Check the command line's URL.
-    pub(super) fn new(url: &str, options: &[(String, String)]) -> Result<Target, BenchError> {
+    pub(super) fn new(url: &str, options: &[(String, String)]) -> Result<Target, Error> {
         let known = ["redis://", "rediss://", "s3://", "gs://", "az://", "file:///"];
         if !known.iter().any(|scheme| url.starts_with(scheme)) {
             let why = format!("it is of no known kind; expected {SCHEMES}");
@@ -71,7 +71,7 @@ impl Target {
     }
 
     /// Open the store as a relay does.
-    pub(super) fn open(&self) -> Result<Arc<dyn Store>, BenchError> {
+    pub(super) fn open(&self) -> Result<Arc<dyn Store>, Error> {
         if self.is_valkey() {
             let config = ValkeyConfig { url: self.url.clone(), cluster: false, ttl: TTL, timeout: DEADLINE };
             return Ok(Arc::new(ValkeyStore::open(&config)?));
@@ -88,7 +88,7 @@ pub(super) enum Raw {
 }
 
 impl Raw {
-    pub(super) async fn open(target: &Target) -> Result<Raw, BenchError> {
+    pub(super) async fn open(target: &Target) -> Result<Raw, Error> {
         let refused = |why: &dyn std::fmt::Display| Peer {
             tried: format!("open {} with the store's crate alone", target.url),
             why: format!("{why}; check the URL and that the store runs"),
@@ -150,7 +150,7 @@ impl Raw {
     }
 
     /// Do the same with all objects, and return the bytes a second.
-    pub(super) async fn all(&self, way: Way, objects: usize, source: &Bytes) -> Result<f64, BenchError> {
+    pub(super) async fn all(&self, way: Way, objects: usize, source: &Bytes) -> Result<f64, Error> {
         let began = Instant::now();
         let tasks: Vec<_> = (0..PARALLEL)
             .map(|task| {
@@ -175,7 +175,7 @@ impl Raw {
     }
 
     /// Write an object after a copy of its bytes, as a process that reads memory does.
-    pub(super) async fn copy_and_put(&mut self, index: usize, source: &[u8]) -> Result<(), BenchError> {
+    pub(super) async fn copy_and_put(&mut self, index: usize, source: &[u8]) -> Result<(), Error> {
         let copied = Bytes::from(source.to_vec());
         let put = self.one(Way::Put, index, copied).await.map(drop);
         put.map_err(|why| Peer { tried: "write an object with the store's crate alone".into(), why })
@@ -199,7 +199,7 @@ pub(super) struct Server {
 
 impl Server {
     /// Start a server that keeps at most `bytes_max`.
-    pub(super) fn start(bytes_max: u64) -> Result<Server, BenchError> {
+    pub(super) fn start(bytes_max: u64) -> Result<Server, Error> {
         for _ in 1..ATTEMPTS {
             if let Ok(server) = Server::start_once(bytes_max) {
                 return Ok(server);
@@ -208,7 +208,7 @@ impl Server {
         Server::start_once(bytes_max)
     }
 
-    fn start_once(bytes_max: u64) -> Result<Server, BenchError> {
+    fn start_once(bytes_max: u64) -> Result<Server, Error> {
         let port = TcpListener::bind("127.0.0.1:0").and_then(|port| port.local_addr());
         let port = port.map_err(|e| failed("find a free port", e))?.port();
         let dir = temporary_dir(None)?;

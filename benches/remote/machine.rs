@@ -1,10 +1,11 @@
 //! A machine: a private daemon with an engine, and a relay in this process.
 
+use super::LONG;
+use super::error::Error;
 use super::store::Target;
-use super::{BenchError, LONG};
-use crate::bench::engine::{TIMEOUT, trying};
-use crate::bench::nvme::{Stop, failed};
-use crate::private_daemon::{Options as DaemonOptions, PrivateDaemon};
+use kvtide_bench::bench::{Stop, failed};
+use kvtide_bench::bench::{TIMEOUT, trying};
+use kvtide_bench::private_daemon::{Options as DaemonOptions, PrivateDaemon};
 use kvtide_client::client::{Channel, Client, Options, SpaceSpec};
 use kvtide_relay::config::{Config, When};
 use kvtide_relay::name::{RunName, SharedKey, SpaceKeys};
@@ -75,15 +76,16 @@ pub(super) struct Machine {
 
 impl Machine {
     /// Start a daemon with room for `blocks` blocks.
-    pub(super) fn start(block: Block, blocks: u32) -> Result<Machine, BenchError> {
+    pub(super) fn start(block: Block, blocks: u32) -> Result<Machine, Error> {
         let uid = rustix::process::geteuid().as_raw();
         let config = format!(
             "[limits]\nblocks_max = {}\n[[domains]]\nname = \"{DOMAIN}\"\nuids = [{uid}]\nrelay_uids = [{uid}]\n",
             blocks + blocks / 8 + 4096
         );
         let host_bytes = Some((block.bytes() * u64::from(blocks)).next_multiple_of(64 << 20) / 4 * 5 + (256 << 20));
-        let options =
-            DaemonOptions { host_bytes, slab_bytes: Some(16 << 20), config: Some(config), ..DaemonOptions::default() };
+        let binary = Some(super::tool()?);
+        let (slab_bytes, config) = (Some(16 << 20), Some(config));
+        let options = DaemonOptions { binary, host_bytes, slab_bytes, config, ..DaemonOptions::default() };
         let daemon = PrivateDaemon::start(&options)?;
         let space = SpaceSpec {
             name: "bench-remote".into(),
@@ -101,7 +103,7 @@ impl Machine {
     }
 
     /// Store prefixes with bytes of their own. All must become findable.
-    pub(super) fn store(&mut self, prefixes: &[u64]) -> Result<(), BenchError> {
+    pub(super) fn store(&mut self, prefixes: &[u64]) -> Result<(), Error> {
         for &prefix in prefixes {
             let hashes = hashes(prefix, PREFIX);
             for first in (0..PREFIX).step_by(OWN as usize) {
@@ -118,7 +120,7 @@ impl Machine {
                 let stored = trying("store blocks", stored)?;
                 if stored.status != Status::Ok {
                     let why = format!("{} of {OWN} blocks not stored: {:?}", stored.failed.len(), stored.status);
-                    return Err(BenchError::Odd(why));
+                    return Err(Error::Odd(why));
                 }
             }
         }
@@ -126,7 +128,7 @@ impl Machine {
     }
 
     /// Look up, load and compare prefixes. Return the blocks that were found, loaded, and had a wrong byte.
-    pub(super) fn compare(&mut self, prefixes: &[u64]) -> Result<Compared, BenchError> {
+    pub(super) fn compare(&mut self, prefixes: &[u64]) -> Result<Compared, Error> {
         let mut all = Compared::default();
         for &prefix in prefixes {
             let hashes = hashes(prefix, PREFIX);
@@ -154,12 +156,7 @@ impl Machine {
     }
 
     /// Start a relay for this machine and wait until it serves the space.
-    pub(super) fn relay(
-        &self,
-        target: &Target,
-        (when, encrypt): (When, bool),
-        stop: &Stop,
-    ) -> Result<Sharing, BenchError> {
+    pub(super) fn relay(&self, target: &Target, (when, encrypt): (When, bool), stop: &Stop) -> Result<Sharing, Error> {
         let sharing = self.relay_at_once(target, (when, encrypt))?;
         // The first listing may begin before the space is there to be asked for.
         sharing.until("spaces", 1, stop)?;
@@ -168,7 +165,7 @@ impl Machine {
     }
 
     /// Start a relay without a wait.
-    pub(super) fn relay_at_once(&self, target: &Target, (when, encrypt): (When, bool)) -> Result<Sharing, BenchError> {
+    pub(super) fn relay_at_once(&self, target: &Target, (when, encrypt): (When, bool)) -> Result<Sharing, Error> {
         let (key, token) = (self.daemon.dir().join("relay.key"), self.daemon.dir().join("relay.token"));
         write_key(&key)?;
         // Recalls need the operator's token; the digits of the key are one as well.
@@ -201,11 +198,11 @@ fn key_digits() -> String {
     KEY.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn write_key(path: &Path) -> Result<(), BenchError> {
+fn write_key(path: &Path) -> Result<(), Error> {
     let digits = key_digits();
     let file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
     file.and_then(|mut file| file.write_all(digits.as_bytes()))
-        .map_err(|e| failed(format!("write {}", path.display()), e))
+        .map_err(|e| failed(format!("write {}", path.display()), e).into())
 }
 
 fn seed(hash: u128, plane: u16) -> u64 {
@@ -232,18 +229,18 @@ pub(super) struct Sharing {
 
 impl Sharing {
     /// Return a metric.
-    pub(super) fn metric(&self, name: &str) -> Result<u64, BenchError> {
+    pub(super) fn metric(&self, name: &str) -> Result<u64, Error> {
         let text = self.http("GET /metrics", "", TIMEOUT)?;
         let lines = text.lines().filter_map(|line| line.strip_prefix("kvtide_relay_")?.strip_prefix(name));
         let values =
             lines.filter(|rest| rest.starts_with([' ', '{'])).filter_map(|rest| rest.rsplit(' ').next()?.parse().ok());
         // Over all labels.
         let sum = values.fold(None, |sum: Option<u64>, value: u64| Some(sum.unwrap_or(0) + value));
-        sum.ok_or_else(|| BenchError::Odd(format!("the relay's metrics lack {name}")))
+        sum.ok_or_else(|| Error::Odd(format!("the relay's metrics lack {name}")))
     }
 
     /// Wait until a metric is at least `least`.
-    pub(super) fn until(&self, name: &str, least: u64, stop: &Stop) -> Result<(), BenchError> {
+    pub(super) fn until(&self, name: &str, least: u64, stop: &Stop) -> Result<(), Error> {
         let deadline = Instant::now() + LONG;
         loop {
             let value = self.metric(name)?;
@@ -253,7 +250,7 @@ impl Sharing {
             stop.check()?;
             if Instant::now() > deadline {
                 let failed = self.metric("blocks_not_out_total")?;
-                return Err(BenchError::Odd(format!(
+                return Err(Error::Odd(format!(
                     "{name} of the relay is {value} after {LONG:?}, expected {least}; {failed} blocks could not be copied; \
                      check the store's log, and that it has room"
                 )));
@@ -264,7 +261,7 @@ impl Sharing {
     }
 
     /// Bring a prefix in. Return how many of its blocks the daemon has then.
-    pub(super) fn recall(&self, prefix: u64) -> Result<u64, BenchError> {
+    pub(super) fn recall(&self, prefix: u64) -> Result<u64, Error> {
         let hashes: Vec<String> = hashes(prefix, PREFIX).iter().map(|hash| format!("\"{hash:032x}\"")).collect();
         let fingerprint: String = FINGERPRINT.iter().map(|byte| format!("{byte:02x}")).collect();
         let (hashes, wait) = (hashes.join(","), LONG.as_millis());
@@ -272,24 +269,24 @@ impl Sharing {
         let answer = self.http("POST /v1/recall", &ask, LONG)?;
         let answer: Option<serde_json::Value> = serde_json::from_str(&answer).ok();
         let blocks = answer.as_ref().and_then(|answer| answer["blocks"].as_u64());
-        blocks.ok_or_else(|| BenchError::Odd(format!("a recall did not end within {LONG:?}: {answer:?}")))
+        blocks.ok_or_else(|| Error::Odd(format!("a recall did not end within {LONG:?}: {answer:?}")))
     }
 
     /// Bring prefixes in, all at the same time. All blocks must come.
-    pub(super) fn recall_all(&self, prefixes: &[u64]) -> Result<(), BenchError> {
-        let brought: Result<u64, BenchError> = std::thread::scope(|scope| {
+    pub(super) fn recall_all(&self, prefixes: &[u64]) -> Result<(), Error> {
+        let brought: Result<u64, Error> = std::thread::scope(|scope| {
             let asked: Vec<_> = prefixes.iter().map(|&prefix| scope.spawn(move || self.recall(prefix))).collect();
             let joined = asked.into_iter().map(|thread| thread.join());
-            joined.map(|brought| brought.unwrap_or_else(|_| Err(BenchError::Odd("a thread panicked".into())))).sum()
+            joined.map(|brought| brought.unwrap_or_else(|_| Err(Error::Odd("a thread panicked".into())))).sum()
         });
         let (brought, expected): (u64, u64) = (brought?, prefixes.len() as u64 * u64::from(PREFIX));
         if brought == expected {
             return Ok(());
         }
-        Err(BenchError::Odd(format!("{brought} of {expected} blocks came from the store; check that it has room")))
+        Err(Error::Odd(format!("{brought} of {expected} blocks came from the store; check that it has room")))
     }
 
-    fn http(&self, request: &str, body: &str, timeout: Duration) -> Result<String, BenchError> {
+    fn http(&self, request: &str, body: &str, timeout: Duration) -> Result<String, Error> {
         let address = self.relay.listen();
         let exchange = || -> std::io::Result<String> {
             let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
@@ -306,7 +303,7 @@ impl Sharing {
         let answer = exchange().map_err(|e| failed(format!("send {request} to the relay at {address}"), e))?;
         match answer.split_once("\r\n\r\n") {
             Some((head, body)) if head.split(' ').nth(1) == Some("200") => Ok(body.into()),
-            _ => Err(BenchError::Odd(format!("the relay answered {request} with: {answer}"))),
+            _ => Err(Error::Odd(format!("the relay answered {request} with: {answer}"))),
         }
     }
 }
