@@ -10,6 +10,7 @@ use kvtide_nvme::{
     self, Discard, Disk, DiskFigures, DiskThread, Encryption, KeySource, Obstacle, OpenDisk, Place, Settings,
 };
 use kvtide_rt::mail::{Address, RetryQueue};
+use std::path::Path;
 use std::sync::Arc;
 
 /// The running disks.
@@ -67,7 +68,9 @@ impl Disks {
 
 /// Check the disks as [`Disks::start`] does before it changes anything.
 pub(super) fn check(config: &Config) -> Vec<Obstacle> {
-    config.nvme().map_or(Vec::new(), |tier| kvtide_nvme::check_all(&all_settings(tier)))
+    // The start makes these first.
+    let made: Vec<&Path> = [Some(&*config.daemon.dir), config.daemon.socket.parent()].into_iter().flatten().collect();
+    config.nvme().map_or(Vec::new(), |tier| kvtide_nvme::check_all(&all_settings(tier), &made))
 }
 
 pub(super) fn all_settings(tier: &NvmeTier) -> Vec<Settings> {

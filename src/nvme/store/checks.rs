@@ -27,13 +27,17 @@ pub(super) fn directory(dir: &Path) -> Result<File, DiskError> {
     opened(dir, true)
 }
 
-/// Check the directory as [`directory`] does, and change nothing. Return it, or its parent if it can be created there.
-pub(super) fn place(dir: &Path) -> Result<File, DiskError> {
+/// Check the directory as [`directory`] does, and change nothing. Return it, or its parent if it can be created there. `made`:
+/// directories that will be made before.
+pub(super) fn place(dir: &Path, made: &[&Path]) -> Result<File, DiskError> {
     if std::fs::symlink_metadata(dir).is_ok() {
         return opened(dir, false);
     }
     let failed = |errno: Errno| refused(CREATE, dir, dir, errno.into());
-    let parent = dir.parent().unwrap_or(dir);
+    let mut parent = dir.parent().unwrap_or(dir);
+    if made.iter().any(|made| made.starts_with(parent)) {
+        parent = parent.ancestors().find(|dir| dir.exists()).unwrap_or(parent);
+    }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let file = rustix::fs::open(parent, flags, Mode::empty()).map_err(failed)?;
     rustix::fs::access(parent, Access::WRITE_OK | Access::EXEC_OK).map_err(failed)?;

@@ -123,18 +123,18 @@ impl Found {
     }
 
     /// Check the directory, its file and the master key as [`Found::look`] and [`Found::keys`] do, but create, change and lock
-    /// nothing. Of a device only the key is checked.
-    pub fn check(settings: &Settings) -> Result<(), DiskError> {
+    /// nothing. Of a device only the key is checked. `made`: directories that the caller makes before.
+    pub fn check(settings: &Settings, made: &[&Path]) -> Result<(), DiskError> {
         if let Place::Dir(dir) = &settings.place {
-            Found::check_in(settings, dir)?;
+            Found::check_in(settings, dir, made)?;
         }
         let failed = |source| DiskError::Keys { path: settings.place.path().into(), source };
         MasterKey::load(&settings.encryption.source).map(drop).map_err(failed)
     }
 
-    fn check_in(settings: &Settings, dir: &Path) -> Result<(), DiskError> {
+    fn check_in(settings: &Settings, dir: &Path, made: &[&Path]) -> Result<(), DiskError> {
         let wanted = wanted(settings, settings.capacity_bytes)?;
-        let dir_file = checks::place(dir)?;
+        let dir_file = checks::place(dir, made)?;
         let path = dir.join(FILE);
         let file = match open(&path) {
             Ok(file) => file,

@@ -21,6 +21,7 @@ use kvtide_rt::published::published;
 use kvtide_wire::os::spin::short_turns;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -103,10 +104,11 @@ pub struct Obstacle {
     pub stops: bool,
 }
 
-/// Check disks as [`open_all`] does before it changes anything. Nothing is created, changed or locked.
+/// Check disks as [`open_all`] does before it changes anything. Nothing is created, changed or locked. `made`: directories that the
+/// caller makes before it opens the disks.
 #[must_use]
-pub fn check_all(settings: &[Settings]) -> Vec<Obstacle> {
-    let checked = |settings: &Settings| check(settings).and_then(|()| Found::check(settings)).err();
+pub fn check_all(settings: &[Settings], made: &[&Path]) -> Vec<Obstacle> {
+    let checked = |settings: &Settings| check(settings).and_then(|()| Found::check(settings, made)).err();
     let failed: Vec<_> =
         settings.iter().enumerate().filter_map(|(index, settings)| Some((index, checked(settings)?))).collect();
     let none_works = failed.len() == settings.len() && failed.iter().all(|(_, error)| error.fault().is_some());

@@ -204,4 +204,7 @@ fn a_check_refuses_what_the_start_refuses_with_the_same_words() {
     assert!(!place.0.join("right").exists(), "a check creates nothing");
     start(&right).unwrap();
     assert_eq!(errors(&Report::of(&right, false)), [""; 0], "a store that is there is right too");
+    let below = place.source("[daemon]\ndir = \"@/later/run\"\n[[tiers.nvme.disks]]\ndir = \"@/later/run/disk\"\nDISK");
+    assert_eq!(errors(&Report::of(&below, false)), [""; 0], "the start makes the directory of the daemon first");
+    start(&below).unwrap();
 }
