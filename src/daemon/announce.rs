@@ -12,9 +12,9 @@ pub const DUMPED: &str = "kvtided wrote ";
 /// Prefix of the line on stdout, followed by their directory, that reports written flight recordings.
 pub const RECORDED: &str = "kvtided recorded into ";
 
-/// Prefix of the line on stdout, followed by the file's path, that reports a configuration reload. The log says whether it was
-/// valid.
-pub const RELOADED: &str = "kvtided has read ";
+/// Prefix of the line on stdout that reports the end of a configuration reload: its file, and whether it is in effect. The log says
+/// what changed, or what is wrong.
+pub const RELOADED: &str = "kvtided reload: ";
 
 /// Print one line on stdout for the process that started the daemon.
 pub(crate) fn say(what: &str, path: &Path) {

@@ -4,6 +4,7 @@ use crate::output::path_as_text;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
 
 /// Maximum orders that wait.
 pub(crate) const ORDERS: usize = 16;
@@ -11,8 +12,8 @@ pub(crate) const ORDERS: usize = 16;
 /// An order.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// Reload the configuration.
-    Reload,
+    /// Reload the configuration; answered with the changes, or why nothing changed.
+    Reload(oneshot::Sender<Result<Vec<String>, String>>),
     /// Purge a tenant.
     Purge(Purge),
 }

@@ -4,14 +4,18 @@ use crate::raw::{Raw, hello, sub};
 use crate::roles::park_four_blocks;
 use crate::{BOUND, daemon, sessions};
 use kvtide_bench::private_daemon::PrivateDaemon;
+use kvtide_daemon::announce::{READY, RELOADED};
+use kvtide_daemon::http::client::{self, Address, Ask};
 use kvtide_wire::entry::{Op, Submission};
 use kvtide_wire::error::Error;
 use kvtide_wire::hello::{Hello, Token};
 use kvtide_wire::os::session::attach;
 use kvtide_wire::status::Status;
 use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 fn refusal(daemon: &PrivateDaemon, hello: &Hello) -> String {
     match attach(daemon.socket(), hello, BOUND) {
@@ -164,4 +168,42 @@ fn tenants_come_and_go_and_tokens_change() {
     daemon.reload(&format!("{}{}", own(""), tenant("b", &b))).unwrap();
     assert!(refusal(&daemon, &with(NEW)).contains("unknown token"));
     assert_eq!((first.status(sub(Op::Nop)), second.status(sub(Op::Nop))), (Status::Ok, Status::Ok));
+}
+
+#[test]
+fn whoever_asks_for_a_reload_learns_its_result() {
+    let dir = std::env::temp_dir().join(format!("kvtide-reload-{}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    let file = dir.join("kvtided.toml");
+    fs::write(&file, "[limits]\nsessions_max = 7\n").unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_kvtided"))
+        .args(["--host-bytes", "64MiB", "--slab-bytes", "1MiB", "--http", "", "--config"])
+        .arg(&file)
+        .arg("--dir")
+        .arg(&dir)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut line = |prefix: &str| lines.by_ref().map(Result::unwrap).find(|line| line.starts_with(prefix)).unwrap();
+    line(READY);
+    let address = Address::of_socket(&dir.join("kvtide.sock"));
+    let asked = || {
+        let ask = Ask { path: "/v1/reload", body: Some("{}"), token: None };
+        let (_, answer) = client::first(std::slice::from_ref(&address), ask).unwrap();
+        let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+        (answer["done"].as_bool().unwrap(), answer["text"].as_str().unwrap().to_owned())
+    };
+    fs::write(&file, "[limits]\nsession_max = 8\n").unwrap();
+    let (done, text) = asked();
+    assert!(!done && text.contains("unknown key `session_max`"), "{text}");
+    assert!(line(RELOADED).ends_with("kvtided.toml is not in effect, the log says why"));
+    fs::write(&file, "[limits]\nsessions_max = 8\n").unwrap();
+    let (done, text) = asked();
+    assert!(done && text.starts_with("the configuration is reloaded: "), "{text}");
+    assert!(line(RELOADED).ends_with("kvtided.toml is in effect"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    fs::remove_dir_all(&dir).unwrap();
 }

@@ -14,7 +14,10 @@ impl Control {
     pub(super) fn take_orders(&mut self) {
         while let Some(order) = self.orders.take() {
             match (order, &self.purging) {
-                (Order::Reload, _) => self.reload(),
+                (Order::Reload(reply), _) => {
+                    // The client may have disconnected.
+                    let _ = reply.send(self.reload());
+                }
                 (Order::Purge(purge), None) => self.purging = Some(purge),
                 (Order::Purge(purge), Some(other)) => {
                     purge.tell(PurgeEvent::Refused(format!("tenant {:?} is being purged; try again", other.tenant)));

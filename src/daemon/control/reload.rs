@@ -13,21 +13,26 @@ use crate::supervisor;
 use std::path::Path;
 
 impl Control {
-    /// Reload everything and log the result.
-    pub(super) fn reload(&mut self) {
+    /// Reload everything and log the result. Return the changes, or why nothing changed.
+    pub(super) fn reload(&mut self) -> Result<Vec<String>, String> {
         supervisor::reloading();
-        match self.try_reload() {
+        let reloaded = self.try_reload();
+        let outcome = match &reloaded {
             Ok(changes) => {
-                report(&changes);
-                self.thread_registry.reloaded(Ok(changes.iter().map(ToString::to_string).collect()));
+                report(changes);
+                "is in effect"
             }
             Err(error) => {
                 tracing::error!("reload failed, the configuration is unchanged: {error}");
-                self.thread_registry.reloaded(Err(error.to_string()));
+                "is not in effect, the log says why"
             }
-        }
+        };
+        let result = reloaded.map(|changes| changes.iter().map(ToString::to_string).collect());
+        let result: Result<Vec<String>, String> = result.map_err(|error| error.to_string());
+        self.thread_registry.reloaded(result.clone());
         supervisor::ready(&format!("serving {}", self.config.daemon.socket.display()));
-        say(RELOADED, Path::new(&self.source.name()));
+        say(RELOADED, Path::new(&format!("{} {outcome}", self.source.name())));
+        result
     }
 
     fn try_reload(&mut self) -> Result<Vec<Change>, Error> {
