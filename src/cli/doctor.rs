@@ -7,6 +7,7 @@ use clap::Args;
 use kvtide_daemon::check::Report;
 use kvtide_daemon::config::{self, Config, Machine, Overrides, Source};
 use kvtide_daemon::output;
+use kvtide_wire::os::memfd::Reserved;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use std::fs::{self, File};
@@ -18,6 +19,8 @@ use std::process::ExitCode;
 const KERNEL: (u32, u32) = (6, 5);
 /// Open files that a daemon with many sessions needs: about one a channel.
 const OPEN_FILES: u64 = 65_536;
+/// A huge page of x86-64, and of AArch64 with base pages of 4 KiB.
+const HUGE_PAGE: u64 = 2 << 20;
 /// Sector of O_DIRECT transfers.
 const SECTOR: u64 = 4096;
 /// Places of the CUDA driver's library.
@@ -84,7 +87,8 @@ impl Host<'_> {
 
 pub(super) fn run(args: &DoctorArgs) -> ExitCode {
     let host = Host { root: Path::new("/") };
-    let mut checks = vec![kernel(&host), io_uring(&host), huge_pages(&host), numa(&host), gpu(&host), open_files()];
+    let mut checks =
+        vec![kernel(&host), io_uring(&host), huge_pages(&host, why_small()), numa(&host), gpu(&host), open_files()];
     let overrides = Overrides { nvme_dir: args.nvme_dir.clone(), ..Overrides::default() };
     match Source::new(args.config.clone(), overrides) {
         Err(error) => checks.push(Check::new("memory", Verdict::Fail, error.to_string(), &[])),
@@ -173,18 +177,27 @@ fn io_uring(host: &Host<'_>) -> Check {
     }
 }
 
-fn huge_pages(host: &Host<'_>) -> Check {
+/// Allocate a huge page as the daemon allocates its host tier. Return why the system gave none.
+fn why_small() -> Option<String> {
+    match Reserved::take("kvtide-doctor", HUGE_PAGE, None) {
+        Ok(page) => page.why_small().map(|errno| errno.to_string()),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+/// Say whether the daemon gets huge pages. It collapses pages itself (MADV_COLLAPSE), so the system's mode decides only if it is `deny`.
+fn huge_pages(host: &Host<'_>, why_small: Option<String>) -> Check {
     const FILE: &str = "sys/kernel/mm/transparent_hugepage/shmem_enabled";
-    let Some(modes) = host.read(FILE) else {
-        return Check::new("huge pages", Verdict::Warn, "this kernel has no huge pages for shared memory", &[]);
-    };
+    let modes = host.read(FILE).unwrap_or_default();
     // The chosen mode is in brackets.
-    let chosen = modes.split('[').nth(1).and_then(|rest| rest.split(']').next()).unwrap_or("unknown").to_owned();
-    match &*chosen {
-        "always" | "within_size" | "advise" | "force" => Check::ok("huge pages", format!("shared memory: {chosen}")),
-        _ => {
-            let found =
-                format!("shared memory: {chosen}; host memory in pages of 4 KiB costs time in page-table walks");
+    let chosen = modes.split('[').nth(1).and_then(|rest| rest.split(']').next()).unwrap_or("unknown");
+    match why_small {
+        None => Check::ok("huge pages", format!("the daemon gets them (mode of shared memory: {chosen})")),
+        Some(why) => {
+            let found = format!(
+                "the system gives none (MADV_COLLAPSE: {why}; mode of shared memory: {chosen}): host memory in small pages costs \
+                 time in page-table walks"
+            );
             let fix = format!("echo advise | sudo tee /{FILE}");
             Check::new("huge pages", Verdict::Warn, found, &[&fix])
         }
@@ -439,18 +452,19 @@ mod tests {
             ],
         );
         type Look = fn(&Host<'_>) -> Check;
-        let checks: [(Look, Verdict); 5] = [
-            (kernel, Verdict::Fail),
-            (io_uring, Verdict::Warn),
-            (huge_pages, Verdict::Warn),
-            (numa, Verdict::Warn),
-            (gpu, Verdict::Warn),
-        ];
+        let checks: [(Look, Verdict); 4] =
+            [(kernel, Verdict::Fail), (io_uring, Verdict::Warn), (numa, Verdict::Warn), (gpu, Verdict::Warn)];
         for (check, verdict) in checks {
             let (here, there) = (good.check(check), bad.check(check));
             assert_eq!(here.verdict, Verdict::Ok, "{here:?}");
             assert!(there.verdict == verdict && !there.fix.is_empty(), "{there:?}");
         }
+        let (here, there) = (Host { root: &good.0 }, Host { root: &bad.0 });
+        // The mode "never" concerns other programs: the daemon collapses its pages itself.
+        let collapsed = huge_pages(&there, None);
+        assert!(collapsed.verdict == Verdict::Ok && collapsed.found.contains("never"), "{collapsed:?}");
+        let small = huge_pages(&here, Some("Invalid argument".to_owned()));
+        assert!(small.verdict == Verdict::Warn && small.found.contains("MADV_COLLAPSE: Invalid argument"), "{small:?}");
         let said = text(&[good.check(kernel), bad.check(kernel)]);
         assert!(
             said.contains("ok    kernel        6.8.0-45-generic\nFAIL  kernel        5.15.0: kvtided needs Linux 6.5"),
