@@ -38,6 +38,7 @@ fn status_tells_people_and_programs() {
     let told = kvtide(&["status", "--json", "--http", &address]);
     let json: serde_json::Value = serde_json::from_slice(&told.stdout).unwrap();
     assert_eq!((told.status.code(), &json["spaces"][0]["name"]), (Some(0), &"raw".into()));
+    assert_eq!(json["socket"], daemon.socket().to_str().unwrap());
 }
 
 #[test]

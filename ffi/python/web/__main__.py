@@ -38,6 +38,17 @@ WAIT_MS = 30_000
 TOKENS = 16
 HOSTILE = "<img src=x onerror=alert(1)>"
 SECRET = "0123456789abcdef0123456789abcdef"
+#: Keeps the texts that a chart draws, which are on a canvas.
+LABELS = """
+    const { fillText, clearRect } = CanvasRenderingContext2D.prototype;
+    CanvasRenderingContext2D.prototype.clearRect = function (...all) { this.canvas.labels = []; clearRect.apply(this, all); };
+    CanvasRenderingContext2D.prototype.fillText = function (text, ...all) {
+      (this.canvas.labels ??= []).push(text); fillText.call(this, text, ...all);
+    };
+"""
+#: Labels of the value axis of each chart.
+AXES = """() => Object.fromEntries([...document.querySelectorAll("figure")].map((figure) =>
+    [figure.id, figure.querySelector("canvas").labels.filter((label) => label && !/^[0-9]+:[0-9]+$/.test(label))]))"""
 SIZES = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 320, "height": 640}}
 
 
@@ -101,6 +112,7 @@ class Run:
         context = self.browser.new_context(viewport=SIZES[size], color_scheme=scheme)  # type: ignore[arg-type]
         page, wrong = context.new_page(), []
         page.set_default_timeout(WAIT_MS)
+        page.add_init_script(LABELS)
         page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
         page.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()) if dialog.type == "alert" else dialog.accept())
         page.on("console", lambda said: wrong.append(said.text) if "Content Security Policy" in said.text else None)
@@ -141,6 +153,9 @@ def empty(run: Run) -> None:
     with run.daemon("empty") as daemon, run.page(daemon) as page:
         expect(page.locator("#verdict")).to_have_text("Healthy")
         expect(page.locator("#engines tbody")).to_have_text("none")
+        expect(page.locator("#idle")).to_contain_text(f"Engines attach at the socket {daemon.socket}: vLLM with --kv-transfer-config")
+        expect(page).to_have_title("Healthy – kvtide")
+        assert page.locator("section h2").nth(1).text_content() == "Search", "the search is before all figures"
         paint = page.evaluate("performance.getEntriesByName('first-paint')[0].startTime")
         files = page.evaluate(
             "[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]"
@@ -157,7 +172,8 @@ def loaded(run: Run) -> None:
     """Under load the page's figures equal the status and the metrics; the engine disappears when it is killed."""
     with run.daemon("loaded") as daemon, run.engine(daemon, "llama-70b") as process, run.page(daemon) as page:
         asked, found = 3 * 40 * TOKENS, 3 * 20 * TOKENS
-        expect(figure(page, "hit rate")).to_have_text("50.0 %")
+        expect(figure(page, "hit rate since start")).to_have_text("50.0 %")
+        expect(page.locator("#idle")).to_be_hidden()
         expect(figure(page, "tokens asked for")).to_have_text("1.92k")
         expect(figure(page, "tokens found")).to_have_text(str(found))
         hits, metrics = status(daemon)["hits"], daemon.metrics()
@@ -170,6 +186,13 @@ def loaded(run: Run) -> None:
         with run.engine(daemon, "mixtral"):
             # The chart's next point.
             expect(page.locator("#chart-tokens figcaption")).to_have_text(re.compile(r"asked for [1-9].*found [1-9].*host memory [1-9]"))
+            expect(figure(page, "hit rate, last minute")).to_have_text("50.0 %")
+            expect(page.locator("#chart-lookup figcaption")).to_have_text(re.compile(r"at most .*p50 ≤ \d+, .*p99 ≤ \d+"))
+            axes = page.evaluate(AXES)
+            assert all(len(set(labels)) == len(labels) > 1 for labels in axes.values()), axes
+            assert all(re.fullmatch(r"\d+ ([KMG]i)?B", label) for label in axes["chart-moved"] + axes["chart-disk"]), axes
+            above = page.evaluate("[...document.querySelectorAll('figure')].every((figure) => figure.firstElementChild.tagName === 'FIGCAPTION')")
+            assert above, "a title is below its chart"
             run.shot(page, "loaded")
         process.send_signal(signal.SIGKILL)
         expect(page.locator("#engines tbody")).to_have_text("none")
@@ -189,6 +212,7 @@ def full_disk(run: Run) -> None:
         with run.engine(daemon, "llama"):
             expect(page.locator("#health")).to_have_class("bad")
             expect(page.locator("#verdict")).to_have_text("Degraded")
+            expect(page).to_have_title("Degraded – kvtide")
             expect(page.locator("#reasons")).to_contain_text("the file system is full")
             expect(page.locator("#disks tbody tr td").first).to_have_text("full")
             run.shot(page, "disk-full")
@@ -260,12 +284,25 @@ def narrow(run: Run) -> None:
             width = page.evaluate("document.documentElement.scrollWidth")
             assert width <= SIZES["phone"]["width"], f"{width} pixels wide"
             expect(page.locator("figure figcaption")).to_have_count(page.locator("figure").count())
+            wider = page.evaluate("[...document.querySelectorAll('.scroll')].filter((place) => place.scrollWidth > place.clientWidth + 1).length")
+            assert wider > 3, f"{wider} tables scroll"
+            expect(page.locator(".scroll.more")).to_have_count(wider)
             run.shot(page, "phone-dark")
         with run.page(daemon, "desktop", "dark") as page:
             run.shot(page, "dark")
 
 
-CASES: dict[str, Callable[[Run], None]] = {case.__name__: case for case in (empty, loaded, full_disk, lost_disk, hostile, operator, narrow)}
+def slow(run: Run) -> None:
+    """Loading that takes longer than computing, by the configuration, is a warning."""
+    config = "\n[eviction]\nrecompute_tokens_per_s = 10000000\n"
+    with run.daemon("slow", config=config) as daemon, run.engine(daemon, "llama"), run.page(daemon) as page:
+        expect(page.locator("#verdict")).to_have_text("Slow")
+        expect(page.locator("#health")).to_have_class("fair")
+        expect(page.locator("#reasons")).to_contain_text("set it to the prefill speed of your engine")
+        run.shot(page, "slow")
+
+
+CASES: dict[str, Callable[[Run], None]] = {case.__name__: case for case in (empty, loaded, full_disk, lost_disk, slow, hostile, operator, narrow)}
 
 
 def main() -> int:

@@ -128,6 +128,7 @@ impl Control {
         let http_socket = http::bind_socket(&config.daemon.socket, config.daemon.socket_mode)?;
         let to_host = HostThread::mailbox()?;
         let thread_registry = ThreadRegistry::default();
+        thread_registry.serve_socket(config.daemon.socket.clone());
         let registry = thread_registry.registry().clone();
         let monitor = HealthMonitorThread::spawn(thread_registry.clone(), options.log.clone())?;
         let dumper = Dumper::start(monitor.handle().clone(), config.daemon.dir.join("status.json"))?;

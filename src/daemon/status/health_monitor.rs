@@ -205,6 +205,7 @@ impl Monitor {
             uptime_s,
             stage,
             http: self.thread_registry.http(),
+            socket: self.thread_registry.socket(),
             http_totals: self.thread_registry.http_counters().totals(),
             progress: if stage == Stage::Starting { self.thread_registry.progressed() } else { String::new() },
             unhealthy: health::reasons(stage, &threads, &disks),

@@ -16,6 +16,7 @@ use kvtide_tiering::Hits;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 /// Version of the JSON form. It is raised when a field is removed or changes its meaning, not when one is added.
 pub(crate) const SCHEMA: u32 = 1;
@@ -36,6 +37,8 @@ pub struct Snapshot {
     pub stage: Stage,
     /// HTTP address.
     pub http: Option<SocketAddr>,
+    /// Socket that engines attach to.
+    pub socket: PathBuf,
     /// Counters of HTTP faults.
     pub http_totals: HttpTotals,
     /// Current activity of the start; empty once it serves.

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -77,6 +78,7 @@ struct Inner {
     registry: Registry,
     stage: AtomicU8,
     http: OnceLock<SocketAddr>,
+    socket: OnceLock<PathBuf>,
     /// Why the socket cannot be bound again, if so.
     lost_socket: Mutex<Option<String>>,
     /// An operator has stopped attaches.
@@ -239,6 +241,17 @@ impl ThreadRegistry {
     /// Return the HTTP address, if HTTP is enabled.
     pub fn http(&self) -> Option<SocketAddr> {
         self.0.http.get().copied()
+    }
+
+    /// Record the socket that engines attach to.
+    pub fn serve_socket(&self, path: PathBuf) {
+        // Only the start of the control thread sets it.
+        let _ = self.0.socket.set(path);
+    }
+
+    /// Return the socket that engines attach to; empty until it is bound.
+    pub fn socket(&self) -> PathBuf {
+        self.0.socket.get().cloned().unwrap_or_default()
     }
 
     /// Record why the socket cannot be bound again, or `None` once it is bound.

@@ -5,6 +5,8 @@ import { Charts } from "./charts.js";
 const EVERY_MS = 2000;
 /// Seconds between two points of the charts, as in the daemon.
 const STEP_S = 5;
+/// Seconds of the present hit rate.
+const NOW_S = 60;
 
 const by = (id) => document.getElementById(id);
 const element = (name, text, className) => {
@@ -22,6 +24,11 @@ const scaled = (value, base, units) => {
 };
 const format = {
   bytes: (value) => scaled(value, 1024, [" B", " KiB", " MiB", " GiB", " TiB", " PiB"]),
+  // A label of an axis with binary steps: no digits that say nothing.
+  binary: (value) => {
+    const unit = value < 1 ? 0 : Math.min(Math.floor(Math.log2(value) / 10), 5);
+    return `${Number((value / 1024 ** unit).toFixed(3))}${[" B", " KiB", " MiB", " GiB", " TiB", " PiB"][unit]}`;
+  },
   count: (value) => scaled(value, 1000, ["", "k", "M", "G", "T"]),
   percent: (part, whole) => (whole > 0 ? `${((100 * part) / whole).toFixed(1)} %` : "–"),
   seconds: (value) => {
@@ -29,6 +36,8 @@ const format = {
     const text = s < 60 ? `${s.toFixed(1)} s` : s < 3600 ? `${(s / 60).toFixed(1)} min` : s < 172800 ? `${(s / 3600).toFixed(1)} h` : `${(s / 86400).toFixed(1)} d`;
     return value < 0 ? `−${text}` : text;
   },
+  // A sum of short times; a dash if nothing was measured.
+  took: (s) => (s === 0 ? "–" : s < 1 ? `${(s * 1000).toFixed(1)} ms` : format.seconds(s)),
 };
 
 const NONE = { asked_tokens: 0, found_tokens: 0, loaded_tokens: { tier0: 0, host: 0, nvme: 0 }, recompute_us: 0, load_us: 0 };
@@ -105,18 +114,28 @@ function table(id, caption, head, rows) {
   const title = element("caption");
   title.append(element("span", caption));
   by(id).replaceChildren(title, top, body);
+  hint(place);
 }
+
+// Say that a table goes on to the right.
+function hint(place) {
+  place.classList.toggle("more", place.scrollWidth > place.clientWidth + 1);
+}
+new ResizeObserver(() => document.querySelectorAll(".scroll").forEach(hint)).observe(by("main"));
 
 function health(kind, verdict, reasons) {
   const section = by("health");
   if (section.className !== kind) section.className = kind;
   // Only changes are announced to screen readers.
   if (by("verdict").textContent !== verdict) by("verdict").textContent = verdict;
+  const title = `${verdict} – kvtide`;
+  if (document.title !== title) document.title = title;
   const list = [...by("reasons").children].map((item) => item.textContent);
   if (list.join("\n") !== reasons.join("\n")) by("reasons").replaceChildren(...reasons.map((reason) => element("li", reason)));
 }
 
-function show(status) {
+// `now`: tokens asked for and found in the last minute, if known.
+function show(status, now) {
   const spaces = status.spaces ?? [];
   const disks = status.disks ?? [];
   const hits = hitsOf(status);
@@ -125,17 +144,27 @@ function show(status) {
   const degraded = (status.degraded ?? []).map((reason) => reason.text);
   const failed = (status.degraded ?? []).some((reason) => FAILED.has(reason.reason));
   if (status.drained) degraded.push("an operator drains the daemon: it takes no new sessions");
+  const slow = hits.recompute_us > 0 && hits.load_us > hits.recompute_us
+    ? [`loading is slower than computing: ${format.took(hits.load_us / 1e6)}, where computing would take ${format.took(hits.recompute_us / 1e6)} by eviction.recompute_tokens_per_s: set it to the prefill speed of your engine`]
+    : [];
+  const wrong = degraded.length > 0;
+  degraded.push(...slow);
   if (unhealthy.length) health("bad", "Unhealthy", [...unhealthy, ...degraded]);
   else if (status.stage !== "serving") health("fair", status.stage === "starting" ? "Starting" : "Shutting down", [status.progress || "", ...degraded].filter(Boolean));
-  else if (degraded.length) health(failed ? "bad" : "fair", "Degraded", degraded);
+  else if (wrong) health(failed ? "bad" : "fair", "Degraded", degraded);
+  else if (slow.length) health("fair", "Slow", degraded);
   else health("good", "Healthy", []);
+  const idle = !(status.sessions ?? []).length && status.stage === "serving" && !status.drained;
+  by("idle").hidden = !idle;
+  if (idle) by("idle").textContent = `No engine is attached. Engines attach at the socket ${status.socket ?? ""}: vLLM with --kv-transfer-config '{"kv_connector": "KvtideConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"socket": "${status.socket ?? ""}"}}'; others: docs/README.md`;
 
   figures("hits", [
-    ["hit rate", format.percent(hits.found_tokens, hits.asked_tokens)],
+    ["hit rate, last minute", now ? format.percent(now[1], now[0]) : "–"],
+    ["hit rate since start", format.percent(hits.found_tokens, hits.asked_tokens)],
     ["tokens asked for", format.count(hits.asked_tokens)],
     ["tokens found", format.count(hits.found_tokens)],
     ["tokens loaded", format.count(loaded(hits))],
-    ["time saved", format.seconds((hits.recompute_us - hits.load_us) / 1e6)],
+    ["loading took", format.took(hits.load_us / 1e6)],
   ]);
 
   const tier = (name, full, of, inward, outward, tokens) => [name, [format.bytes(full)], [format.bytes(of)], [format.percent(full, of)],
@@ -294,17 +323,16 @@ async function fetched() {
 }
 
 function draw(status, history) {
-  show(status);
   const now = Date.now() / 1000;
   if (history) {
     ahead = history.now_s - now;
     charts.begin(history.columns);
+    draw.at = now;
   } else if (now - (draw.at ?? 0) >= STEP_S) {
     charts.add(pointOf(status));
-  } else {
-    return;
+    draw.at = now;
   }
-  draw.at = now;
+  show(status, charts.grown(NOW_S, ["asked_tokens", "found_tokens"]));
 }
 
 async function look() {
