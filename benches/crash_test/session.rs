@@ -3,6 +3,7 @@
 use super::content::{Chain, fill, first_wrong};
 use super::plan::{LIVE_MAX, PAGE_BYTES, PAGE_TOKENS, Plan, THREADS};
 use kvtide_client::{Channel, Client, Error, Lane, Options, Pass, SeqId, StepSeq};
+use kvtide_types::hash_hex;
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
@@ -22,9 +23,10 @@ pub struct WrongPage {
 impl fmt::Display for WrongPage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let WrongPage { hash, plane, at } = self;
+        let hash = hash_hex(*hash);
         match at {
-            Some(at) => write!(f, "block {hash:032x}, plane {plane}: differs from byte {at}"),
-            None => write!(f, "block {hash:032x}, plane {plane}: plane complete without this page"),
+            Some(at) => write!(f, "block {hash}, plane {plane}: differs from byte {at}"),
+            None => write!(f, "block {hash}, plane {plane}: plane complete without this page"),
         }
     }
 }

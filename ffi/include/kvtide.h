@@ -449,7 +449,8 @@ typedef struct kvt_piece {
     uint16_t reserved[2];
 } kvt_piece;
 
-/// Content hash of a block, chained over the blocks before it: 128 bits. Zero is not a valid hash.
+/// Content hash of a block, chained over the blocks before it: 128 bits. Zero is not a valid hash. Tools write it as 32
+/// hexadecimal digits: its bytes in the order in which they are in memory.
 typedef struct kvt_hash {
     /// Low word, high word.
     uint64_t words[2];

@@ -208,7 +208,7 @@ impl Printer<'_> {
     }
 
     fn event(&self, event: FeedEvent) -> Result<(), Ended> {
-        let hex = |hash: u128| format!("{hash:032x}");
+        let hex = kvtide_types::hash_hex;
         self.line(match event {
             FeedEvent::Gap => json!({ "event": "gap" }),
             FeedEvent::Stored { hash, parent, relayed } => {

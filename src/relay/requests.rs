@@ -1,5 +1,6 @@
 //! Bodies of the requests that act: `/v1/recall` and `/v1/note`. Every value is checked here.
 
+use kvtide_types::hash_from_hex;
 use serde::Deserialize;
 use std::fmt;
 use std::time::Duration;
@@ -73,10 +74,7 @@ impl TryFrom<String> for Hash {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Hash, &'static str> {
-        // `from_str_radix` alone accepts a sign.
-        let is_hash = text.len() == 32 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
-        let hash = is_hash.then(|| u128::from_str_radix(&text, 16).ok()).flatten();
-        hash.map(Hash).ok_or("a hash: expected 32 hexadecimal digits")
+        hash_from_hex(&text).map(Hash).ok_or("a hash: expected 32 hexadecimal digits")
     }
 }
 

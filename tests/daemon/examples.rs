@@ -4,6 +4,7 @@ use crate::blocks::{attach, store};
 use crate::nvme::{Dir, NVME_BYTES, nvme_options};
 use crate::relay::with_relays;
 use kvtide_bench::private_daemon::PrivateDaemon;
+use kvtide_types::hash_from_hex;
 use kvtide_wire::entry::Level;
 use std::fs;
 use std::path::Path;
@@ -81,7 +82,7 @@ fn every_command_has_two_examples_that_work() {
         for example in found {
             // Each finds what it names: the block, and it is pinned if it is to be unpinned.
             (0..8).for_each(|block| memory.write(block, 1, block));
-            let hash = u128::from_str_radix(HASH, 16).unwrap();
+            let hash = hash_from_hex(HASH).unwrap();
             channel.store((0, 0), &[hash], &[0], Level::Published, crate::BOUND).unwrap();
             if name == "cache unpin" {
                 run(socket, &format!("kvtide cache pin {HASH}"));

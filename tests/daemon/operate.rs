@@ -6,6 +6,7 @@ use crate::http::{exchange, get, metric, served};
 use crate::nvme::{Dir, NVME_BYTES, nvme_options};
 use crate::{BOUND, options, until_status};
 use kvtide_bench::private_daemon::{Options, PrivateDaemon};
+use kvtide_types::hash_hex;
 use kvtide_wire::entry::Level;
 use kvtide_wire::status::Status;
 use serde_json::{Value, json};
@@ -43,7 +44,7 @@ fn failed(socket: &Path, args: &[&str], status: i32) -> String {
 }
 
 fn hex(prefix: u128, block: u128) -> String {
-    format!("{:032x}", prefix << 64 | block)
+    hash_hex(prefix << 64 | block)
 }
 
 #[test]

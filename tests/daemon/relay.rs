@@ -4,7 +4,7 @@ use crate::blocks::{Memory, PAGE_BYTES, attach, hashes, store};
 use crate::{BOUND, daemon, sessions, until_status};
 use kvtide_bench::private_daemon::PrivateDaemon;
 use kvtide_client::{Channel, Client, Error, Options, SpaceChange, SpaceSpec, Watch};
-use kvtide_types::FeedEvent;
+use kvtide_types::{FeedEvent, hash_hex};
 use kvtide_wire::entry::Level;
 use kvtide_wire::geometry::classes;
 use kvtide_wire::hello::{RelayState, SpaceOpened};
@@ -345,7 +345,7 @@ fn the_tool_prints_what_is_cached_and_what_changes() {
     assert_eq!(first[..3], ["space_opened", "gap", "stored"]);
     store(&mut channel, &mut memory, 3, 1, Level::Published);
     let stored = line();
-    assert_eq!((&stored["event"], &stored["hash"]), (&"stored".into(), &format!("{:032x}", hashes(3, 1)[0]).into()));
+    assert_eq!((&stored["event"], &stored["hash"]), (&"stored".into(), &hash_hex(hashes(3, 1)[0]).into()));
     drop(daemon);
     assert_eq!(follows.wait().unwrap().code(), Some(3), "the daemon is gone");
 }

@@ -8,6 +8,7 @@ use kvtide_bench::private_daemon::{Options as DaemonOptions, PrivateDaemon};
 use kvtide_client::{Channel, Client};
 use kvtide_relay::config::Config;
 use kvtide_relay::relay::Relay;
+use kvtide_types::hash_hex;
 use kvtide_wire::entry::Level;
 use rustix::process::Signal;
 use std::io::{Read, Write};
@@ -85,7 +86,7 @@ pub fn until_served(address: SocketAddr, spaces: usize) {
 }
 
 fn recall(address: SocketAddr, hashes: &[u128], wait: Duration) -> (u16, String) {
-    let hashes: Vec<String> = hashes.iter().map(|hash| format!("\"{hash:032x}\"")).collect();
+    let hashes: Vec<String> = hashes.iter().map(|hash| format!("\"{}\"", hash_hex(*hash))).collect();
     let (fingerprint, wait) = ("09".repeat(32), wait.as_millis());
     let ask = format!("{{\"fingerprint\":\"{fingerprint}\",\"hashes\":[{}],\"wait_ms\":{wait}}}", hashes.join(","));
     http(address, "POST /v1/recall", &ask)
@@ -130,7 +131,7 @@ fn what_one_machine_has_used_twice_is_a_hit_on_another_also_when_the_first_is_go
         all
     };
     let names = dump(&dir.path().join("store"));
-    assert!(!names.contains(&format!("{:032x}", hashes(1, 1)[0])) && !names.contains(&"09".repeat(16)), "{names}");
+    assert!(!names.contains(&hash_hex(hashes(1, 1)[0])) && !names.contains(&"09".repeat(16)), "{names}");
     drop((relay_there, engine, first));
     let (second, mut engine) = machine(BLOCKS);
     let relay_here = relay(&dir, &second, "");
@@ -236,7 +237,7 @@ fn recalls_that_make_no_sense_are_told_so() {
         ("{\"fingerprint\":\"09\",\"hashes\":[]}", 400, "64 hexadecimal digits"),
         (&format!("{{\"fingerprint\":\"{}\",\"hashes\":[]}}", "09".repeat(32)), 400, "at least one"),
         (&format!("{{\"fingerprint\":\"{}\",\"hashes\":[\"1\"]}}", "09".repeat(32)), 400, "32 hexadecimal digits"),
-        (&format!("{{\"fingerprint\":\"{}\",\"hashes\":[\"{:032x}\"]}}", "08".repeat(32), 5), 404, "fingerprint"),
+        (&format!("{{\"fingerprint\":\"{}\",\"hashes\":[\"{}\"]}}", "08".repeat(32), hash_hex(5)), 404, "fingerprint"),
     ] {
         let (found, text) = ask(body);
         assert!(found == status && text.contains(part), "{body}: {found} {text}");
@@ -251,7 +252,7 @@ fn recalls_and_notes_need_the_operators_token() {
     let (first, _engine) = machine(8);
     let with = relay(&dir, &first, "");
     until_served(with.listen(), 1);
-    let ask = format!("{{\"fingerprint\":\"{}\",\"hashes\":[\"{:032x}\"]}}", "09".repeat(32), 5);
+    let ask = format!("{{\"fingerprint\":\"{}\",\"hashes\":[\"{}\"]}}", "09".repeat(32), hash_hex(5));
     let (wrong, right) = ("authorization: Bearer wrong\r\n", format!("authorization: Bearer {OPERATOR}\r\n"));
     for path in ["/v1/recall", "/v1/note"] {
         for (headers, status, part) in [
@@ -594,7 +595,7 @@ fn blocks_are_announced_to_routers_once_an_engine_has_told_their_tokens() {
     };
     let first = relay(&dir, &daemon, &events());
     let note = |address, hashes: &[u128], tokens: usize| {
-        let hashes: Vec<String> = hashes.iter().map(|hash| format!("\"{hash:032x}\"")).collect();
+        let hashes: Vec<String> = hashes.iter().map(|hash| format!("\"{}\"", hash_hex(*hash))).collect();
         let (fingerprint, tokens) = ("09".repeat(32), vec!["7"; tokens].join(","));
         let body =
             format!("{{\"fingerprint\":\"{fingerprint}\",\"hashes\":[{}],\"tokens\":[{tokens}]}}", hashes.join(","));
@@ -675,7 +676,7 @@ fn one_relay_serves_two_domains_and_keeps_their_blocks_apart() {
         (daemon, of_a, of_b)
     };
     let ask = |address, domain: &str, prefix: u128| {
-        let hashes: Vec<String> = hashes(prefix, 8).iter().map(|hash| format!("\"{hash:032x}\"")).collect();
+        let hashes: Vec<String> = hashes(prefix, 8).iter().map(|hash| format!("\"{}\"", hash_hex(*hash))).collect();
         let (fingerprint, hashes) = ("09".repeat(32), hashes.join(","));
         let domain = if domain.is_empty() { String::new() } else { format!("\"domain\":\"{domain}\",") };
         http(

@@ -64,10 +64,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "kvtide-nvme",
             "kvtide-rt",
             "kvtide-tiering",
+            "kvtide-types",
             "kvtide-wire",
         ],
     ),
-    ("kvtide-bench-remote", &["kvtide-bench", "kvtide-client", "kvtide-daemon", "kvtide-relay", "kvtide-wire"]),
+    (
+        "kvtide-bench-remote",
+        &["kvtide-bench", "kvtide-client", "kvtide-daemon", "kvtide-relay", "kvtide-types", "kvtide-wire"],
+    ),
     (
         "kvtide-daemon",
         &["kvtide-format", "kvtide-http", "kvtide-nvme", "kvtide-rt", "kvtide-tiering", "kvtide-types", "kvtide-wire"],

@@ -57,7 +57,8 @@ pub(crate) fn enter(channel: *const kvt_channel) -> Result<ExclusiveUse<ChannelH
     CHANNELS.enter(channel)
 }
 
-/// Content hash of a block, chained over the blocks before it: 128 bits. Zero is not a valid hash.
+/// Content hash of a block, chained over the blocks before it: 128 bits. Zero is not a valid hash. Tools write it as 32
+/// hexadecimal digits: its bytes in the order in which they are in memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct kvt_hash {

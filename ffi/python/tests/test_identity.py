@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import socket
 
 import pytest
 from conftest import PAGE_TOKENS, space
@@ -63,3 +65,23 @@ def test_what_differs_is_named_if_only_the_other_engine_has_blocks(daemon: Priva
 def test_an_identity_that_is_too_long_is_refused_by_name(daemon: PrivateDaemon) -> None:
     with pytest.raises(ValueError, match="option identity: is 4097 bytes long, expected at most 4096 bytes"):
         kvtide.attach(daemon.socket, space("long", identity="x" * 4097))
+
+
+def test_a_logged_hash_is_what_operators_search(caplog: pytest.LogCaptureFixture) -> None:
+    with PrivateDaemon(16 << 20) as daemon, kvtide.attach(daemon.socket, described("searched", 1, {})) as session:
+        store_one(session)
+        hashes = blocks.block_hashes(list(range(PAGE_TOKENS)), PAGE_TOKENS)
+        with caplog.at_level(logging.INFO):
+            identity.log_lookup(logger, "request r", hashes, 1)
+        assert not caplog.messages
+        with caplog.at_level(logging.DEBUG):
+            identity.log_lookup(logger, "request r", hashes, 1)
+        logged = caplog.messages[-1].rpartition(" ")[2]
+        assert caplog.messages == [f"kvtide: request r: 1 of 1 blocks found; the last block is {hashes.hex()}"]
+        with socket.socket(socket.AF_UNIX) as asked:
+            asked.settimeout(60)
+            asked.connect(f"{daemon.socket}.http")
+            asked.sendall(f"GET /v1/cache/search?q={logged} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+            answer = b"".join(iter(lambda: asked.recv(1 << 16), b""))
+        found = json.loads(answer.partition(b"\r\n\r\n")[2])
+        assert [(one["kind"], one["hash"]) for one in found["matches"]] == [("block", logged)], found

@@ -11,6 +11,7 @@ use kvtide_http::access::Refused;
 use kvtide_nvme::DiskStatus;
 use kvtide_tiering::ByTier;
 use kvtide_tiering::api::Eviction;
+use kvtide_types::{hash_from_hex, hash_hex};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -225,11 +226,6 @@ fn users<'a>(sessions: impl Iterator<Item = &'a SessionInfo>) -> Vec<User> {
     sessions.map(user).collect()
 }
 
-/// Parse a hash: 32 hexadecimal digits, as engines and logs write it.
-pub(super) fn hash_of(text: &str) -> Option<u128> {
-    (text.len() == 32).then(|| u128::from_str_radix(text, 16).ok()).flatten()
-}
-
 impl Daemon {
     /// Send an operation to a space and wait for its answer.
     async fn ask(&self, space: u32, operation: Operation, until: Instant) -> Result<Operated, Refused> {
@@ -267,7 +263,7 @@ impl Daemon {
 
     /// Search a block by its hash, or spaces and tenants by a part of their name.
     pub(super) async fn search(&self, text: &str, snapshot: &Snapshot) -> Result<Found, Refused> {
-        let mut matches = match hash_of(text) {
+        let mut matches = match hash_from_hex(text) {
             Some(hash) => {
                 let found = self.find(hash, Instant::now() + ANSWER).await?;
                 found.iter().filter_map(|(space, operated)| block(text, *space, operated, snapshot)).collect()
@@ -282,7 +278,7 @@ impl Daemon {
 
     /// Pin, unpin or evict a block.
     pub(super) async fn on_block(&self, what: OnBlock, of: &OfBlock) -> Result<Done, Refused> {
-        let Some(hash) = hash_of(&of.hash) else {
+        let Some(hash) = hash_from_hex(&of.hash) else {
             let text = format!("{:?} is no hash of a block: 32 hexadecimal digits are needed", of.hash);
             return Err((StatusCode::BAD_REQUEST, text));
         };
@@ -330,7 +326,8 @@ impl Daemon {
             return Err((StatusCode::CONFLICT, text));
         }
         let text = format!(
-            "block {hash:032x} and the {} before it are pinned: they stay cached until they are unpinned or the daemon ends",
+            "block {} and the {} before it are pinned: they stay cached until they are unpinned or the daemon ends",
+            hash_hex(hash),
             entry.position
         );
         Ok(Done { done: true, text, left: operated.left.into(), ..Done::default() })
@@ -344,8 +341,8 @@ impl Daemon {
             evicted += operated.evicted;
             let Some(entry) = operated.entry else {
                 let text = match evicted {
-                    0 | 1 => format!("evicted block {hash:032x}"),
-                    _ => format!("evicted block {hash:032x} and {} blocks after it", evicted - 1),
+                    0 | 1 => format!("evicted block {}", hash_hex(hash)),
+                    _ => format!("evicted block {} and {} blocks after it", hash_hex(hash), evicted - 1),
                 };
                 return Ok(Done { done: true, text, evicted, left: operated.left.into(), more: false });
             };
@@ -357,7 +354,7 @@ impl Daemon {
                     }
                     _ => "an engine stores blocks after it; try again".to_owned(),
                 };
-                return Err((StatusCode::CONFLICT, format!("cannot evict block {hash:032x}: {why}")));
+                return Err((StatusCode::CONFLICT, format!("cannot evict block {}: {why}", hash_hex(hash))));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Paths and their handlers.
 
 use super::metrics::{self, Format};
-use super::operate::{OnBlock, Purging, hash_of};
+use super::operate::{OnBlock, Purging};
 use super::page;
 use crate::attach;
 use crate::config::Config;
@@ -213,7 +213,7 @@ async fn search(
     Query(asked): Query<Asked>,
 ) -> Response {
     // Who knows the hash of a prompt could learn whether another tenant has sent it.
-    if hash_of(&asked.q).is_some()
+    if kvtide_types::hash_from_hex(&asked.q).is_some()
         && let Err(refused) = daemon.permit(peer.client(), &headers, Wants::Act, "/v1/cache/search of a hash")
     {
         return refuse(refused);

@@ -1,5 +1,5 @@
 """Identity of an engine: the parts of its fingerprint by name, as text. The daemon keeps it, and returns it to an engine of the same
-space name with another fingerprint that has no blocks. That engine's log then says which parts differ."""
+space name with another fingerprint that has no blocks. That engine's log then says which parts differ. Also: how hashes are logged."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import logging
 from collections.abc import Mapping
 
 import kvtide
+
+from .blocks import HASH_BYTES
 
 #: Maximum bytes of an identity (`IDENTITY_BYTES_MAX` in ffi/wire/src/hello/attach.rs), and maximum characters of a part's value in it.
 BYTES_MAX = 4096
@@ -52,3 +54,10 @@ def log_differences(logger: logging.Logger, session: kvtide.Session, space: kvti
     logger.info("kvtide: no blocks are found for %r: the stored ones are of an engine with different %s", space.name, changed)
     for line in lines:
         logger.debug("kvtide: fingerprint differs: %s", line)
+
+
+def log_lookup(logger: logging.Logger, what: str, hashes: bytes, found: int) -> None:
+    """Log the last of a prompt's hashes at level DEBUG, in the form that `kvtide cache search` takes."""
+    if hashes and logger.isEnabledFor(logging.DEBUG):
+        count, last = len(hashes) // HASH_BYTES, hashes[-HASH_BYTES:].hex()
+        logger.debug("kvtide: %s: %d of %d blocks found; the last block is %s", what, found, count, last)

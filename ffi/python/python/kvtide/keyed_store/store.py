@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import kvtide
-from kvtide import errors
+from kvtide import errors, identity
 from kvtide._native import local_hash
 
 from . import pipeline
@@ -87,7 +87,10 @@ class KeyedStore:
             answer = yield lambda: channel.start_lookup(asked, timeout=left())
             return isinstance(answer.result, kvtide.LookupResult) and answer.result.blocks == 1
 
-        return self._call(LOOKUP, "looked_up", "found", keys, [0] * len(keys), lambda c, k, _, left: flow(c, k, left))
+        found = self._call(LOOKUP, "looked_up", "found", keys, [0] * len(keys), lambda c, k, _, left: flow(c, k, left))
+        if logger.isEnabledFor(logging.DEBUG):
+            identity.log_lookup(logger, self._what, b"".join(map(key_hash, keys)), sum(found))
+        return found
 
     def recall(self, keys: Sequence[bytes]) -> int:
         """Have blocks of other machines brought in. Return how many of the keys, from the first on, have a cached block then."""

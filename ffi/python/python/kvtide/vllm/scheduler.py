@@ -319,6 +319,7 @@ class SchedulerHalf:
             self._missed(tracked, channel, error)
             return 0
         self._rest_s = REST_MIN_S
+        identity.log_lookup(logger, f"request {tracked.request.request_id}", bytes(tracked.hashes), found.blocks)
         if self._announced is not None:
             self._announced.there(tracked.request, 0, found.blocks)
             self._announced.gone(tracked.request, found.blocks)

@@ -107,6 +107,7 @@ class Scheduler:
         self.stats.add("lookups")
         try:
             blocks = channel.lookup(hashes, timeout=self._config.lookup_timeout_s).blocks
+            identity.log_lookup(logger, f"request {tracked.request.request_id}", bytes(hashes), blocks)
             if blocks:
                 last = hashes[(blocks - 1) * HASH_BYTES : blocks * HASH_BYTES]
                 tracked.lease = channel.lease(last, blocks, LEASE_S, timeout=self._config.lookup_timeout_s)
