@@ -20,22 +20,33 @@ pub struct Report {
     settings: BTreeMap<String, String>,
 }
 
-/// Return the finding about an obstacle to the start. One that another user may not meet is a warning.
-fn finding(Obstacle { key, error, is_own }: Obstacle) -> Finding {
-    let severity = if is_own { Severity::Warning } else { Severity::Error };
+/// Return the finding about an obstacle to the start. One that the daemon's user may not meet is a warning, unless this process is the
+/// daemon.
+fn finding(Obstacle { key, error, is_own }: Obstacle, is_daemon: bool) -> Finding {
+    let severity = if is_own && !is_daemon { Severity::Warning } else { Severity::Error };
     Finding { severity, key, text: error.to_string(), this_machine: true }
 }
 
 impl Report {
     /// Check a file like the daemon does at start. What does not fit this machine becomes a finding.
     pub fn of(source: &Source, any_machine: bool) -> Report {
+        Report::by(source, any_machine, false)
+    }
+
+    /// Check the configuration of this process, which is the daemon.
+    pub fn of_daemon(source: &Source) -> Report {
+        Report::by(source, false, true)
+    }
+
+    fn by(source: &Source, any_machine: bool, is_daemon: bool) -> Report {
         let config = match source.parse() {
             Ok(config) => config,
             Err(error) => return Report::refused(&source.name(), &error),
         };
         let mut findings = config.inversions();
         if !any_machine {
-            findings.extend(obstacles(&config, &source.machine).into_iter().map(finding));
+            findings
+                .extend(obstacles(&config, &source.machine).into_iter().map(|obstacle| finding(obstacle, is_daemon)));
             findings.extend(config.findings_here(&source.machine));
         }
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));

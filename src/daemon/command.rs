@@ -135,7 +135,7 @@ pub fn run(args: &DaemonArgs) -> ExitCode {
     if args.check {
         // The daemon would start with this environment.
         let report = match log::environment() {
-            Ok(_) => Report::of(&source, false),
+            Ok(_) => Report::of_daemon(&source),
             Err(error) => Report::refused(&source.name(), &error),
         };
         return report.print(if report.starts() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_CONFIG) });

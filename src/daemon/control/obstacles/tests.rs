@@ -91,8 +91,8 @@ const WRONG_HERE: [(&str, &str); 20] = [
 struct Place(PathBuf);
 
 impl Place {
-    fn new() -> Place {
-        let place = Place(std::env::temp_dir().join(format!("kvtide-obstacles-{}", std::process::id())));
+    fn new(name: &str) -> Place {
+        let place = Place(std::env::temp_dir().join(format!("kvtide-obstacles-{}-{name}", std::process::id())));
         for (dir, mode) in [("", 0o700), ("run", 0o700), ("open", 0o777), ("foreign", 0o700)] {
             let dir = place.0.join(dir);
             fs::create_dir_all(&dir).unwrap();
@@ -171,12 +171,28 @@ fn repeated(message: &str) -> Option<String> {
 }
 
 #[test]
+fn what_depends_on_the_user_stops_the_daemon_and_is_a_warning_of_the_tool() {
+    let place = Place::new("user");
+    let dir = place.0.join("theirs");
+    fs::create_dir(&dir).unwrap();
+    if std::os::unix::fs::chown(&dir, Some(12345), None).is_err() {
+        return eprintln!("SKIPPED: needs root to change the owner of a directory");
+    }
+    let source = place.source("[[tiers.nvme.disks]]\ndir = \"@/theirs\"\nDISK");
+    let error = start(&source).unwrap_err().to_string();
+    assert!(error.contains("is owned by uid 12345"), "{error}");
+    assert_eq!(errors(&Report::of_daemon(&source)), [error]);
+    assert_eq!(errors(&Report::of(&source, false)), [""; 0], "the daemon may run as that user");
+}
+
+#[test]
 fn a_check_refuses_what_the_start_refuses_with_the_same_words() {
-    let place = Place::new();
+    let place = Place::new("all");
     let rows = WRONG.iter().map(|text| (*text, "kvtided.toml")).chain(WRONG_HERE);
     for (text, part) in rows {
         let source = place.source(text);
-        let report = Report::of(&source, false);
+        let report = Report::of_daemon(&source);
+        assert_eq!(errors(&report), errors(&Report::of(&source, false)), "{text}");
         let checked = errors(&report);
         let error = start(&source).expect_err(text).to_string();
         assert!(!report.starts() && checked.contains(&error), "{text}: start: {error}; check: {checked:#?}");
