@@ -127,9 +127,8 @@ fn told(args: &PurgeArgs, purged: &Purged, has_failed: bool) -> ExitCode {
     for disk in disks {
         let (name, slabs) = (disk.disk.display(), disk.encrypted_slabs);
         let _ = match (&disk.error, disk.keys_erased) {
-            // The error names the disk where it was opened for this.
             (Some(error), _) => {
-                output::say(format_args!("kvtide purge: {name}: {}", error.trim_start_matches(&format!("{name}: "))));
+                output::say(format_args!("kvtide purge: {}", output::about(&name.to_string(), error)));
                 Ok(())
             }
             (None, 0) => writeln!(text, "{name}: no key found for tenant {tenant:?}"),

@@ -86,6 +86,12 @@ pub fn path_as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, 
     serializer.serialize_str(&path.to_string_lossy())
 }
 
+/// Return a message about something, named once: in front, unless the message names it itself.
+#[must_use]
+pub fn about<'a>(name: &str, message: &'a str) -> Cow<'a, str> {
+    if message.contains(name) { message.into() } else { format!("{name}: {message}").into() }
+}
+
 /// Return the exit status of a command; its output was written with result `written`. A closed pipe (`| head`) is not an error.
 #[must_use]
 pub fn ended(written: io::Result<()>, status: ExitCode) -> ExitCode {
@@ -119,7 +125,16 @@ pub fn failed(error: &Error) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use super::harmless;
+    use super::{about, harmless};
+
+    #[test]
+    fn a_message_names_its_object_once() {
+        assert_eq!(about("/d", "it is in use"), "/d: it is in use");
+        assert_eq!(
+            about("/d", "cannot open /d/kvtide.store: Permission denied"),
+            "cannot open /d/kvtide.store: Permission denied"
+        );
+    }
 
     #[test]
     fn names_cannot_act_on_the_terminal() {

@@ -215,7 +215,7 @@ impl Report {
     pub fn print(&self) -> io::Result<()> {
         let written = output::write(&self.text());
         if let Some(error) = &self.error {
-            output::say(format_args!("kvtide: {}: {error}", self.path));
+            output::say(format_args!("kvtide: {}", output::about(&self.path, error)));
         }
         written
     }

@@ -46,7 +46,11 @@ impl fmt::Display for Finding {
             Severity::Warning => "warning",
             Severity::Error => "error",
         };
-        write!(f, "{severity}: {}: {}", self.key, self.text)
+        // The error of the start may name the key itself.
+        match self.text.contains(&self.key) {
+            true => write!(f, "{severity}: {}", self.text),
+            false => write!(f, "{severity}: {}: {}", self.key, self.text),
+        }
     }
 }
 

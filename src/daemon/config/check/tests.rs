@@ -170,3 +170,13 @@ fn an_explanation_says_what_a_disk_may_take() {
         assert!(all.iter().any(|said| said.contains(line)), "{line} is not in {all:#?}");
     }
 }
+
+#[test]
+fn a_finding_names_its_key_once() {
+    let finding = |text: &str| {
+        let (key, text) = ("tiers.host.capacity".to_owned(), text.to_owned());
+        Finding { severity: Severity::Error, key, text, this_machine: true }.to_string()
+    };
+    assert_eq!(finding("tiers.host.capacity = 1TiB exceeds it"), "error: tiers.host.capacity = 1TiB exceeds it");
+    assert_eq!(finding("it is too large"), "error: tiers.host.capacity: it is too large");
+}
