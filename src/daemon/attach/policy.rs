@@ -67,12 +67,12 @@ pub(crate) fn admit(config: &Config, limits: &Limits, domain: &Domain, hello: &H
     for class in classes(&hello.planes) {
         at_most("bytes per page frame", stride(class).into(), config.tiers.host.slab_bytes, "tiers.host.slab")?;
     }
-    if !hello.relay {
-        block_fits(config, domain, hello)?;
-    }
     if let Some(nvme) = config.nvme() {
         let slot = SlotLayout::new(&hello.planes).bytes();
         at_most("bytes per block slot", slot, nvme.slab_bytes, "tiers.nvme.slab")?;
+    }
+    if !hello.relay {
+        block_fits(config, domain, hello)?;
     }
     Ok(space_config(config, limits, domain, hello))
 }
