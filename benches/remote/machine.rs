@@ -262,7 +262,8 @@ impl Sharing {
 
     /// Bring a prefix in. Return how many of its blocks the daemon has then.
     pub(super) fn recall(&self, prefix: u64) -> Result<u64, Error> {
-        let hashes: Vec<String> = hashes(prefix, PREFIX).iter().map(|hash| format!("\"{}\"", kvtide_types::hash_hex(*hash))).collect();
+        let hashes: Vec<String> =
+            hashes(prefix, PREFIX).iter().map(|hash| format!("\"{}\"", kvtide_types::hash_hex(*hash))).collect();
         let fingerprint: String = FINGERPRINT.iter().map(|byte| format!("{byte:02x}")).collect();
         let (hashes, wait) = (hashes.join(","), LONG.as_millis());
         let ask = format!("{{\"fingerprint\":\"{fingerprint}\",\"hashes\":[{hashes}],\"wait_ms\":{wait}}}");

@@ -52,7 +52,5 @@ pub use memory::Memory;
 pub use settings::{Discard, FeatureUse, IoEngine, Place, Reserve, Settings};
 pub use stats::{ClassStatus, DiskStatus, WayStatus, WrittenStatus};
 pub use store::purge;
-pub use thread::{
-    Disk, DiskEvent, DiskFigures, DiskMessage, DiskThread, Obstacle, OpenDisk, check_all, open_all,
-};
+pub use thread::{Disk, DiskEvent, DiskFigures, DiskMessage, DiskThread, Obstacle, OpenDisk, check_all, open_all};
 pub use transfer::{Part, SlotKey, Transfer};

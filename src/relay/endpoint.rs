@@ -121,8 +121,21 @@ pub struct Endpoint {
 pub struct Usage {
     /// When that began.
     pub since: SystemTime,
-    /// The error after which it is not used; none while it is.
-    pub failed: Option<String>,
+    /// Whether it is used.
+    pub state: Use,
+}
+
+/// Whether a store is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// It has not answered yet.
+    Untried,
+    /// It answers.
+    Used,
+    /// It answers, and has no room for more runs: the error of a write.
+    Full(String),
+    /// It is not used, after this error.
+    Failed(String),
 }
 
 impl Endpoint {
@@ -138,7 +151,7 @@ impl Endpoint {
             hedging: Mutex::default(),
             counters: Counters::default(),
             last_error: Mutex::default(),
-            usage: Mutex::new(Usage { since: SystemTime::now(), failed: None }),
+            usage: Mutex::new(Usage { since: SystemTime::now(), state: Use::Untried }),
         }
     }
 
@@ -187,7 +200,13 @@ impl Endpoint {
         add(&self.counters.puts, 1);
         let put = self.send("write a run", len, self.store.put_run(name, bytes)).await?;
         match put {
-            Put::Stored => add(&self.counters.bytes_written, len),
+            Put::Stored => {
+                add(&self.counters.bytes_written, len);
+                if matches!(self.usage().state, Use::Full(_)) {
+                    tracing::info!(endpoint = self.store.endpoint(), "store has room again");
+                    self.enter(Use::Used);
+                }
+            }
             Put::Existed => add(&self.counters.puts_existed, 1),
         }
         Ok(put)
@@ -299,15 +318,30 @@ impl Endpoint {
         match (before, after) {
             (BreakerState::Closed, BreakerState::Open) => {
                 let error = error.map_or("", |error| &error.text);
-                *lock(&self.usage) = Usage { since: SystemTime::now(), failed: Some(error.to_owned()) };
                 tracing::warn!(endpoint, error, "store is not used until it answers again");
+                return self.enter(Use::Failed(error.to_owned()));
             }
             (BreakerState::HalfOpen, BreakerState::Closed) => {
-                *lock(&self.usage) = Usage { since: SystemTime::now(), failed: None };
                 tracing::info!(endpoint, "store answers again");
+                self.enter(Use::Used);
             }
             _ => (),
         }
+        match (error, self.usage().state) {
+            (None, Use::Untried) => {
+                tracing::info!(endpoint, "store answers");
+                self.enter(Use::Used);
+            }
+            (Some(error), Use::Untried | Use::Used) if error.kind == ErrorKind::Full => {
+                tracing::warn!(endpoint, error = error.text, "store is full: no run is copied to it until it has room");
+                self.enter(Use::Full(error.text.clone()));
+            }
+            _ => (),
+        }
+    }
+
+    fn enter(&self, state: Use) {
+        *lock(&self.usage) = Usage { since: SystemTime::now(), state };
     }
 
     /// Read, and read a second time if the first takes longer than usual. The first answer counts, and an error only if both fail.

@@ -1,7 +1,7 @@
 //! HTTP of the relay: metrics, health, recalls, and tokens of blocks.
 
-use crate::breaker::BreakerState;
 use crate::config;
+use crate::endpoint::Use;
 use crate::error::Error;
 use crate::queue::Recall;
 use crate::requests::{Ask, Note};
@@ -216,7 +216,7 @@ fn text(relay: &Relay, http: &HttpCounters) -> String {
     };
     let one = |counter: &AtomicU64| vec![(String::new(), counter.load(Ordering::Relaxed))];
     let (own, store) = (&relay.shared.counters, relay.shared.endpoint.counters());
-    let open = u64::from(relay.shared.endpoint.state() == BreakerState::Open);
+    let usage = relay.shared.endpoint.usage().state;
     family(
         "daemon_connected",
         "gauge",
@@ -230,8 +230,14 @@ fn text(relay: &Relay, http: &HttpCounters) -> String {
     family(
         "store_in_use",
         "gauge",
-        "0 while the store is not used because it failed.",
-        vec![(String::new(), 1 - open)],
+        "1 while the store answers; 0 before its first answer, and while it is not used because it failed.",
+        vec![(String::new(), matches!(usage, Use::Used | Use::Full(_)).into())],
+    );
+    family(
+        "store_full",
+        "gauge",
+        "1 while the store has no room for more runs.",
+        vec![(String::new(), matches!(usage, Use::Full(_)).into())],
     );
     for (name, help, counter) in [
         ("blocks_out_total", "Blocks copied to the store.", &own.blocks_out),

@@ -2,10 +2,11 @@
 
 use crate::adapters;
 use crate::config::Config;
-use crate::endpoint::{Endpoint, EndpointConfig, Usage};
+use crate::endpoint::{Endpoint, EndpointConfig, Usage, Use};
 use crate::error::Error;
 use crate::events::{Domains, Events};
 use crate::http;
+use crate::name::{RunName, SharedKey, SpaceKeys};
 use crate::presence::{Presence, PresenceConfig};
 use crate::space::{Counters, Shared};
 use crate::spaces::Spaces;
@@ -34,6 +35,8 @@ const END: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(2);
 /// Minimum time between two states that are sent to the daemon; it disconnects a relay that sends many more.
 const TELL_MIN: Duration = Duration::from_secs(1);
+/// Time between two questions to a store that is not used.
+const PROBE: Duration = Duration::from_secs(5);
 /// Threads that talk to the store.
 const STORE_THREADS: usize = 2;
 
@@ -65,7 +68,7 @@ impl Relay {
     /// # Errors
     /// The configuration, the shared key or the store cannot be used, or the HTTP address cannot be bound.
     pub fn start(config: Config, path: &Path) -> Result<Relay, Error> {
-        let keys = config.shared_keys(path)?.into();
+        let keys: Arc<[SharedKey]> = config.shared_keys(path)?.into();
         let store = open(&config)?;
         let failed = |action| move |source| Error::System { action, source };
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -81,6 +84,7 @@ impl Relay {
             ..EndpointConfig::default()
         };
         let endpoint = Arc::new(Endpoint::new(store, settings));
+        runtime.spawn(probe(Arc::clone(&endpoint), probed(&config, &keys)));
         let presence = Arc::new(Presence::new(Arc::clone(&endpoint), PresenceConfig::default()));
         let access = http::access(&config.http)?;
         let (listener, listen) = http::bind(config.http.listen)?;
@@ -149,12 +153,32 @@ fn open(config: &Config) -> Result<Arc<dyn Store>, Error> {
     Ok(Arc::new(ObjectStore::open(&settings.url, &options, settings.deadline())?))
 }
 
+/// Return the name of a run that no space has, to ask the store for.
+fn probed(config: &Config, keys: &[SharedKey]) -> Option<RunName> {
+    let (domain, key) = (config.domains.first()?, keys.first()?);
+    Some(SpaceKeys::new(key, &domain.name, &[0; 32], 0, domain.encrypt).run_name((0, 0), &[1]))
+}
+
+/// Ask a store that is not used until it answers, so that its state does not wait for an engine.
+async fn probe(endpoint: Arc<Endpoint>, name: Option<RunName>) {
+    let Some(name) = name else { return };
+    loop {
+        if matches!(endpoint.usage().state, Use::Untried | Use::Failed(_)) && endpoint.wait().is_none() {
+            let _ = endpoint.present(std::slice::from_ref(&name)).await; // its error is in the state and in the log
+        }
+        // PACE: until the store answers, and while it does.
+        tokio::time::sleep(PROBE).await;
+    }
+}
+
 /// Return the state of the relay for `kvtide status`.
 fn state(store: &str, usage: &Usage) -> RelayState {
     let since_s = usage.since.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let text = match &usage.failed {
-        None => format!("store {store} is in use"),
-        Some(error) => format!("store {store} is NOT USED: {error}"),
+    let text = match &usage.state {
+        Use::Untried => format!("store {store} has not answered yet"),
+        Use::Used => format!("store {store} is in use"),
+        Use::Full(error) => format!("store {store} is FULL, nothing is copied to it: {error}"),
+        Use::Failed(error) => format!("store {store} is NOT USED: {error}"),
     };
     RelayState { since_s, text }
 }

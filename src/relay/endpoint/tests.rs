@@ -241,3 +241,28 @@ async fn counters_add_up() {
     ];
     assert_eq!(values.map(|value| value.load(Ordering::Relaxed)), [1, 1, 0, 1, 10, 30]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_store_is_in_use_once_it_answers_and_full_until_it_takes_a_write() {
+    let (store, endpoint) = endpoint(EndpointConfig::default(), Bytes::new());
+    let state = || endpoint.usage().state;
+    let is_full = |state: Use| matches!(state, Use::Full(error) if error.contains("it says so"));
+    assert_eq!(state(), Use::Untried);
+    store.then(1, 0, Some(ErrorKind::TimedOut));
+    get(&endpoint).await.unwrap_err();
+    assert_eq!(state(), Use::Untried, "one error decides nothing");
+    get(&endpoint).await.unwrap();
+    assert_eq!(state(), Use::Used);
+    store.then(2, 0, Some(ErrorKind::Full));
+    for _ in 0..2 {
+        endpoint.put(&name(), Bytes::new()).await.unwrap_err();
+        assert!(is_full(state()), "{:?}", state());
+    }
+    get(&endpoint).await.unwrap();
+    assert!(is_full(state()), "a read says nothing about room");
+    endpoint.put(&name(), Bytes::new()).await.unwrap();
+    assert_eq!(state(), Use::Used);
+    store.then(1, 0, Some(ErrorKind::Refused));
+    get(&endpoint).await.unwrap_err();
+    assert!(matches!(state(), Use::Failed(_)), "{:?}", state());
+}
