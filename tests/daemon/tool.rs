@@ -106,7 +106,7 @@ fn a_socket_of_another_user_is_said_to_be_denied() {
     let socket = daemon.socket().to_str().unwrap().to_owned();
     // Root may connect to everything; as itself, this user is kept out by the mode alone.
     let http = format!("{socket}.http");
-    std::fs::set_permissions(&http, std::fs::Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(&http, std::fs::Permissions::from_mode(0o0)).unwrap();
     let is_root = rustix::process::getuid().is_root();
     for args in [&["status", "--socket", &socket][..], &["cache", "list", "--socket", &socket]] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvtide"));

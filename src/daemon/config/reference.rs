@@ -85,7 +85,7 @@ pub fn manual() -> String {
             continue;
         }
         let name = if is_list { format!("[[{path}]]") } else { format!("[{path}]") };
-        text += &format!(".SH \"{name}\"\n{}", roff(&docs));
+        text += &format!(".SH \"{name}\"\n{}", roff(docs));
         for row in rows {
             let value = match row.shown {
                 Shown::Default => row.default.unwrap_or_default(),
