@@ -148,49 +148,6 @@ fn a_pressure_bench_that_cannot_be_run_says_why() {
     }
 }
 
-/// Rates depend on the machine; no byte may be wrong on any.
-#[test]
-fn the_remote_bench_reports_its_figures_and_no_wrong_byte() {
-    let dir = Dir::new("remote");
-    let mut bench = Command::new(env!("CARGO_BIN_EXE_kvtide"));
-    bench.args(["bench", "remote", "--json", "--mib", "32", "--rounds", "1", "--outage-s", "0"]);
-    let output = bench.arg("--url").arg(format!("file://{}", dir.0.display())).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let mut expected = vec!["event_ns", "found", "loaded", "presence_1024_ms", "recovery_s", "wrong"];
-    expected.extend(["read_ratio", "read_ratio_encrypted", "write_ratio", "write_ratio_encrypted"]);
-    expected.extend(["load_p99_ratio_copying", "load_p99_ratio_hung", "load_ratio_copying", "load_ratio_hung"]);
-    expected.extend(["lookup_p99_ratio_copying", "lookup_p99_ratio_hung", "lookup_ratio_copying", "lookup_ratio_hung"]);
-    expected.sort_unstable();
-    let mut keys = keys_of(&figures);
-    keys.sort_unstable();
-    assert_eq!(keys, expected);
-    // Only servers get a proxy.
-    assert!(figures["recovery_s"].is_null(), "{figures}");
-    for key in ["found", "loaded"] {
-        assert_eq!(figures[key], 1024, "{figures}");
-    }
-    assert_eq!(figures["wrong"], 0, "{figures}");
-    assert!(figures["write_ratio"].as_f64().unwrap() > 0.0 && figures["read_ratio"].as_f64().unwrap() > 0.0);
-}
-
-#[test]
-fn a_remote_bench_that_cannot_be_run_says_why() {
-    for (arguments, why) in [
-        (&["--url", "http://host/"][..], &["--url http://host/", "redis://"][..]),
-        (&["--url", "file:///nonexistent/kvtide"], &["file:///nonexistent/kvtide"]),
-        (&["--url", "redis://127.0.0.1:1/"], &["redis://127.0.0.1:1/", "check the URL"]),
-        (&["--outage-s", "4000"], &["--outage-s"]),
-        (&["--url", "s3://bucket", "--option", "aws_region"], &["KEY=VALUE"]),
-        (&[], &["redis-server", "PATH", "--url"]),
-    ] {
-        let mut bench = Command::new(env!("CARGO_BIN_EXE_kvtide"));
-        let output = bench.args(["bench", "remote"]).args(arguments).env("PATH", "/nonexistent").output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(2) && why.iter().all(|part| said.contains(part)), "{why:?}: {said}");
-    }
-}
-
 #[test]
 fn the_attention_bench_reports_its_figures() {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_kvtide"));

@@ -171,7 +171,7 @@ fn a_second_daemon_on_a_directory_is_refused_and_touches_nothing() {
 #[test]
 fn a_tier_that_does_not_fit_is_refused_with_what_does() {
     let (dir, writer) = stored(plain);
-    refused("too large", &dir, &nvme_options(&dir, 1 << 46, "", ""), &["capacity", "bytes", "free"]);
+    refused("too large", &dir, &nvme_options(&dir, 1 << 46, "", ""), &["capacity", "GiB", "free"]);
     still_there(&dir, &plain(&dir), writer);
     let empty = Dir::new();
     fs::create_dir(empty.path().join("disk")).unwrap();
