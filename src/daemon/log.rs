@@ -1,11 +1,8 @@
 //! The daemon's log on stderr. Its filter comes from the configuration and can be reloaded; repeated lines are rate-limited.
 
-mod limit;
-
 use crate::config::ConfigError;
 use crate::error::Error;
-use kvtide_http::log::filter;
-use limit::Limits;
+use kvtide_http::log::{Limits, filter};
 use std::env;
 use std::io::{self, IsTerminal};
 use tracing_subscriber::layer::SubscriberExt;

@@ -125,11 +125,8 @@ fn is_own(host: &str, own: &str) -> bool {
         return false;
     };
     let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
-    let of_own = |own: &str| name == own || name.strip_prefix(own).is_some_and(|rest| rest.starts_with('.'));
-    is_address
-        || !name.contains('.')
-        || name.ends_with(".localhost")
-        || !own.is_empty() && of_own(&own.to_ascii_lowercase())
+    // Not `own` with any domain behind it: whoever has the domain `example` can have `own.example` name this machine.
+    is_address || !name.contains('.') || name.ends_with(".localhost") || name == own.to_ascii_lowercase()
 }
 
 #[cfg(test)]
@@ -157,7 +154,7 @@ mod tests {
             ("[::1]:9417", true),
             ("10.0.0.7", true),
             ("kvtide", true),
-            ("gpu7.example.org:9417", true),
+            ("gpu7.example.org:9417", false),
             ("GPU7:9417", true),
             ("evil.example", false),
             ("evil.example.:9417", false),
@@ -168,7 +165,8 @@ mod tests {
         ] {
             assert_eq!(is_own(host, "gpu7"), good, "{host:?}");
         }
-        assert!(is_own("gpu7.example.org", "gpu7.example.org") && !is_own("evil.example", ""));
+        assert!(is_own("gpu7.example.org:9417", "GPU7.example.org") && !is_own("evil.example", ""));
+        assert!(!is_own("localhost.evil.example", "localhost"));
         let mut headers = HeaderMap::new();
         headers.insert(header::HOST, HeaderValue::from_static("evil.example"));
         let refused = |client| Access::check_host(client, &headers).is_err();

@@ -7,7 +7,7 @@
 //! | [`access`] | the operator's token; the check of `Host` |
 //! | [`guard`] | a layer for all routes: the check of `Host`, and panics of handlers |
 //! | [`counters`] | counters of HTTP faults |
-//! | [`log`] | a check of log directives |
+//! | [`log`] | a check of log directives, a limit on repeated lines |
 //!
 //! Knows no route and no figure of either process.
 #![forbid(unsafe_code)]

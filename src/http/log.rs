@@ -1,7 +1,10 @@
-//! Log directives of the daemon and of the relay, for the `EnvFilter` of tracing-subscriber.
+//! The log of the daemon and of the relay: a limit on repeated lines ([`Limits`]), and the directives, for the `EnvFilter` of tracing-subscriber.
 //!
 //! `EnvFilter` takes a word that is no level for the name of a module and then logs nothing else. So the levels are checked here.
 
+mod limit;
+
+pub use limit::Limits;
 use tracing_subscriber::EnvFilter;
 
 /// The levels, in ascending order of what they log.

@@ -12,7 +12,7 @@ use kvtide_wire::hello::{
 };
 use kvtide_wire::os::socket::Listener;
 use std::collections::HashMap;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -313,7 +313,10 @@ impl Connection<'_> {
             tokio::task::spawn_blocking(move || events.note(&fingerprint, hashes, &tokens, adapter.as_deref())).await;
         match kept {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!("tokens of an adapter are not kept over a restart: {error}"),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => {
+                tracing::warn!("an engine's tokens of blocks are not used: {error}");
+            }
+            Ok(Err(error)) => tracing::warn!("an engine's tokens of blocks are not kept over a restart: {error}"),
             Err(error) => tracing::error!("a thread that keeps tokens has failed: {error}"),
         }
     }

@@ -7,6 +7,7 @@ pub use events::{Address, Events, Mode, STREAMS_MAX};
 use crate::error::Error;
 use crate::name::SharedKey;
 use kvtide_wire::hello::Token;
+use kvtide_wire::os::token::Unusable;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -17,6 +18,8 @@ use std::time::Duration;
 
 /// Maximum domains: the daemon lets 16 relays watch.
 const DOMAINS_MAX: usize = 16;
+/// Maximum bytes of a file with a shared key.
+const KEY_BYTES_MAX: u64 = 4096;
 /// Permission bits that a file with a secret must not have: any for others, write for the group.
 const FORBIDDEN_MODE: u32 = 0o027;
 
@@ -196,7 +199,13 @@ impl Config {
         let mut text = String::new();
         file.read_to_string(&mut text).map_err(failed)?;
         let config = Config::parse(path, &text)?;
-        let mode = file.metadata().map_err(failed)?.mode() & 0o777;
+        let found = file.metadata().map_err(failed)?;
+        let (mode, owner) = (found.mode() & 0o777, found.uid());
+        if let (Some(key), false) = (config.store.secret(), [0, rustix::process::geteuid().as_raw()].contains(&owner)) {
+            let why =
+                format!("{key} is a secret, and the file is owned by uid {owner}: it must be root or the relay's user");
+            return Err(Error::Config { path: path.into(), why });
+        }
         if let (Some(key), true) = (config.store.secret(), mode & FORBIDDEN_MODE != 0) {
             let why = format!(
                 "{key} is a secret, and mode {mode:04o} gives access to others. Run: chmod 0640 {}",
@@ -320,12 +329,12 @@ impl Domain {
         let path = &self.shared_key_file;
         let failed = |source| Error::File { action: "read the shared key", path: path.clone(), source };
         let refused = |why: String| Error::Key { path: path.clone(), why };
-        let mode = std::fs::metadata(path).map_err(failed)?.mode() & 0o777;
-        if mode & FORBIDDEN_MODE != 0 {
-            let why = format!("mode {mode:04o} gives access to others. Run: chmod 0640 {}", path.display());
-            return Err(refused(why));
-        }
-        let text = std::fs::read_to_string(path).map_err(failed)?;
+        let mut file = kvtide_wire::os::token::open(path).map_err(|error| match error {
+            Unusable::Unreadable(source) => failed(source),
+            Unusable::Refused(why) => refused(why),
+        })?;
+        let mut text = String::new();
+        (&mut file).take(KEY_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
         let digits = text.trim().as_bytes();
         let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
         let bytes: Option<Vec<u8>> =

@@ -1,6 +1,7 @@
 //! `kvtide-relay`: copies a daemon's blocks to a store and back.
 
 use clap::Parser;
+use kvtide_http::log::Limits;
 use kvtide_relay::config::Config;
 use kvtide_relay::error::Error;
 use kvtide_relay::relay::Relay;
@@ -10,10 +11,15 @@ use std::env::VarError;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Environment variable with the log directives.
 const LOG: &str = "KVTIDE_LOG";
+/// Time between two counts of repeated lines that were left out of the log.
+const TELL: Duration = Duration::from_secs(5);
 
 /// Copy a kvtide daemon's blocks to S3, GCS, Azure, Valkey, Redis or a directory, and back
 #[derive(Debug, Parser)]
@@ -41,11 +47,22 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
+    let limits = Limits::default();
+    let lines =
+        tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+    tracing_subscriber::registry().with(filter).with(limits.clone()).with(lines).init();
+    // What was left out is told at intervals: after a flood no further line would trigger it.
+    let told = std::thread::Builder::new().name("kvtide-log".into()).spawn(move || {
+        loop {
+            // PACE: between two counts.
+            std::thread::sleep(TELL);
+            limits.tell();
+        }
+    });
+    if let Err(error) = told {
+        tracing::error!("cannot start the thread that counts repeated lines: {error}");
+        return ExitCode::FAILURE;
+    }
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

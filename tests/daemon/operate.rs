@@ -237,6 +237,11 @@ fn a_reload_tells_what_changed_and_what_is_wrong() {
     let wrong = told(&socket, &["reload"], 1);
     assert!(wrong["failed"].as_str().unwrap().contains("lease_percent"), "it names what is near: {wrong}");
     assert_eq!(daemon.status().unwrap()["reloads"]["count"], 3);
+    // The audit lines have the results of the actions.
+    let log = daemon.log();
+    let results: Vec<&str> = log.lines().filter_map(|line| Some(line.split_once("/v1/reload ")?.1)).collect();
+    let ends = ["200 OK", "200 OK", "200 OK, not done"];
+    assert!(results.len() == 3 && results.iter().zip(ends).all(|(line, end)| line.ends_with(end)), "{log}");
 }
 
 /// Send an action over HTTP.

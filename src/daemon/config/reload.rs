@@ -115,8 +115,15 @@ impl Element for Domain {
         self.name == other.name
     }
 
-    // A domain that a reload closed is no longer in the file.
     fn is_listed(&self) -> bool {
+        self.admits()
+    }
+}
+
+impl Domain {
+    /// Return whether any engine may attach. A domain that a reload has closed, because it is no longer in the file, admits none.
+    #[must_use]
+    pub fn admits(&self) -> bool {
         !self.uids.is_empty() || !self.tokens.is_empty()
     }
 }

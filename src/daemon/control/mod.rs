@@ -368,8 +368,9 @@ impl Control {
         let space = match found {
             Some(space) => space,
             None => {
-                let domains = self.config.domains.len();
-                let room = self.spaces.make_room((index, domains), limits.spaces_max as usize);
+                let domains = self.config.domains.iter().enumerate().filter(|(_, domain)| domain.admits());
+                let domains: Vec<usize> = domains.map(|(index, _)| index).collect();
+                let room = self.spaces.make_room((index, &domains), limits.spaces_max as usize);
                 room.map_err(|text| Refusal { status: Status::Limit, text })?;
                 let others = self.identities.others(&domain.name, &hello.name, stored);
                 let started = self.spaces.start(key, hello, domain, (config, *limits), others);

@@ -109,9 +109,9 @@ impl Spaces {
         self.spaces.len()
     }
 
-    /// Make room for one more space of a domain, or return why there is none. At the limit, a space without sessions is retired; its
-    /// blocks on NVMe stay. Retired spaces count separately, up to the same limit.
-    pub fn make_room(&mut self, (domain, domains): (usize, usize), spaces_max: usize) -> Result<(), String> {
+    /// Make room for one more space of a domain, one of `domains`, or return why there is none. At the limit, a space without sessions is
+    /// retired; its blocks on NVMe stay. Retired spaces count separately, up to the same limit.
+    pub fn make_room(&mut self, (domain, domains): (usize, &[usize]), spaces_max: usize) -> Result<(), String> {
         let running = self.spaces.iter().filter(|(_, space)| !space.retired);
         let running: Vec<Running> =
             running.map(|(id, space)| Running { id: *id, domain: space.key.domain, left: space.left }).collect();
@@ -124,13 +124,14 @@ impl Spaces {
                 Ok(())
             }
             Room::InPlaceOf(_) => Err(format!("{spaces_max} spaces are ending; try again (limits.spaces_max)")),
-            Room::None if running.len() >= spaces_max && domains == 1 => {
+            Room::None if running.len() >= spaces_max && domains.len() == 1 => {
                 Err(format!("{spaces_max} spaces have sessions, the maximum (limits.spaces_max)"))
             }
             Room::None => Err(format!(
-                "this domain has {} of {spaces_max} spaces, and none of them is without sessions; the others belong to other domains \
-                 (limits.spaces_max, of which each of {domains} domains has an equal share)",
-                running.iter().filter(|space| space.domain == domain).count()
+                "this domain has {} of {spaces_max} spaces, and none of them is without sessions; the others are taken by, or kept for, \
+                 other domains: each of {} has an equal share. Raise limits.spaces_max, or stop an engine of this domain",
+                running.iter().filter(|space| space.domain == domain).count(),
+                domains.len()
             )),
         }
     }
@@ -381,19 +382,22 @@ enum Room {
     None,
 }
 
-/// Find room for a space of a domain. Each domain has an equal share of the spaces, at least one: the others may use what is left of it
-/// but not take it. So an empty space of one domain never ends a full one of another, unless there are more domains than spaces.
-fn room(running: &[Running], (domain, domains): (usize, usize), spaces_max: usize) -> Room {
-    let share = (spaces_max / domains.max(1)).max(1);
+/// Find room for a space of a domain, one of `domains`. Each of these has an equal share of the spaces, at least one: the others may use
+/// what is left of it but not take it. So an empty space of one domain never ends one of another that is within its share, unless there
+/// are more domains than spaces. A domain that a reload has withdrawn has no share.
+fn room(running: &[Running], (domain, domains): (usize, &[usize]), spaces_max: usize) -> Room {
+    let share = (spaces_max / domains.len().max(1)).max(1);
     let of = |domain: usize| running.iter().filter(|space| space.domain == domain).count();
     let reserved: usize =
-        (0..domains).filter(|other| *other != domain).map(|other| share.saturating_sub(of(other))).sum();
+        domains.iter().filter(|other| **other != domain).map(|other| share.saturating_sub(of(*other))).sum();
     let below = of(domain) < share;
     if running.len() < spaces_max && (below || running.len() + reserved < spaces_max) {
         return Room::Free;
     }
-    let gives_way =
-        |space: &&Running| space.domain == domain || below && of(space.domain) > share || domains > spaces_max;
+    let gives_way = |space: &&Running| {
+        let has_share = domains.contains(&space.domain) && domains.len() <= spaces_max;
+        space.domain == domain || !has_share || below && of(space.domain) > share
+    };
     let oldest = running.iter().filter(gives_way).filter_map(|space| Some((space.left?, space.id))).min();
     oldest.map_or(Room::None, |(_, id)| Room::InPlaceOf(id))
 }
@@ -454,9 +458,10 @@ mod tests {
     fn an_empty_space_never_ends_one_of_a_domain_within_its_share() {
         // Each space: its domain, and when its last session left.
         let of = |spaces: &[(usize, Option<u64>)], (domain, domains), spaces_max| {
+            let domains: Vec<usize> = (0..domains).collect();
             let running: Vec<Running> =
                 (0..).zip(spaces).map(|(id, &(domain, left))| Running { id, domain, left }).collect();
-            room(&running, (domain, domains), spaces_max)
+            room(&running, (domain, &domains), spaces_max)
         };
         let (used, idle) = (None, Some);
         // One domain has everything, and the space that is idle for the longest time gives way.
@@ -472,6 +477,10 @@ mod tests {
         let above = [(0, idle(1)), (0, used), (0, used), (0, used)];
         assert_eq!(of(&above, (1, 2), 4), Room::InPlaceOf(0));
         assert_eq!(of(&[(0, used); 4], (1, 2), 4), Room::None);
+        // Of a domain that was withdrawn, 0, the idle spaces give way, and nothing is kept for it.
+        let running = [Running { id: 7, domain: 0, left: idle(9) }, Running { id: 8, domain: 1, left: used }];
+        assert_eq!(room(&running, (1, &[1]), 3), Room::Free);
+        assert_eq!(room(&running, (1, &[1, 2]), 2), Room::InPlaceOf(7));
         // More domains than spaces: the oldest idle space gives way, whosever it is.
         assert_eq!(of(&[(0, idle(1)), (1, used)], (2, 3), 2), Room::InPlaceOf(0));
     }
@@ -481,7 +490,7 @@ mod tests {
         let (mut spaces, messages, to_node) = hung();
         let (done, is_done) = bounded(1);
         let control = std::thread::spawn(move || {
-            spaces.make_room((0, 1), 1).expect("the space is asked to stop");
+            spaces.make_room((0, &[0]), 1).expect("the space is asked to stop");
             spaces.drain(Instant::now());
             spaces.record();
             spaces.tell_node(NodeMessage::Leave { space: 1 });

@@ -126,10 +126,29 @@ async fn admit(
         }
     };
     let what: String = String::from_utf8_lossy(&received.bytes).chars().take(SHOWN_MAX).collect();
+    let mut audit =
+        Audit { line: format!("{client}: {path} {what:?}"), result: "the client left before the answer".into() };
     let answer = next.run(Request::from_parts(head, received.bytes.clone().into())).await;
-    tracing::info!("{client}: {path} {what:?}: {}", answer.status());
+    let undone = if answer.extensions().get::<Undone>().is_some() { ", not done" } else { "" };
+    audit.result = format!("{}{undone}", answer.status());
     answer
 }
+
+/// The audit line of an action, written when this is dropped: also if the client leaves while the action goes on.
+struct Audit {
+    line: String,
+    result: String,
+}
+
+impl Drop for Audit {
+    fn drop(&mut self) {
+        tracing::info!("{}: {}", self.line, self.result);
+    }
+}
+
+/// Marks an answer that says `"done": false`.
+#[derive(Clone)]
+struct Undone;
 
 /// Return the body of an action.
 fn body<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Refused> {
@@ -139,7 +158,13 @@ fn body<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Refused> {
 
 fn done(result: Result<impl Serialize, Refused>) -> Response {
     match result {
-        Ok(done) => answer(StatusCode::OK, &Versioned::new(&done)),
+        Ok(done) => {
+            let mut answer = answer(StatusCode::OK, &Versioned::new(&done));
+            if serde_json::to_value(&done).is_ok_and(|done| done["done"] == false) {
+                answer.extensions_mut().insert(Undone);
+            }
+            answer
+        }
         Err(refused) => refuse(refused),
     }
 }

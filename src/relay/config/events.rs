@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 /// Maximum spaces of a domain with a stream: each has two sockets.
 pub const STREAMS_MAX: u16 = 16;
+/// Maximum port of the first space.
+const PORT_MAX: u16 = u16::MAX - STREAMS_MAX + 1;
 /// Maximum user ids: each has a share of the connections of a socket.
 const UIDS_MAX: usize = 64;
 /// Maximum bytes of a path: those of `sun_path` (unix(7)) without the final zero.
@@ -172,6 +174,11 @@ impl Events {
                 "events have the tokens of prompts, and every user of the machine reaches a TCP port: set token_file, use ipc:// with uids, \
                  or set anyone = true"
                     .to_owned()
+            }
+            Events { publish: Address::Tcp { port, .. }, .. } | Events { replay: Address::Tcp { port, .. }, .. }
+                if *port > PORT_MAX =>
+            {
+                format!("port {port}: the 16 spaces of a domain have ports one after the other, so the first is {PORT_MAX} at most")
             }
             Events { tokens_mib: 0 | 1_048_577.., .. } => {
                 format!("tokens_mib = {}: expected 1 to 1048576", self.tokens_mib)

@@ -134,10 +134,14 @@ impl Tokens {
     /// Keep the tokens of blocks, the same number for each.
     ///
     /// # Errors
-    /// The file cannot be written. The tokens are known until the relay ends.
+    /// `InvalidInput`: the numbers do not fit, and nothing is kept. Otherwise the file cannot be written, and the tokens are known until the
+    /// relay ends.
     pub fn note(&self, space: &[u8; 32], hashes: &[u128], tokens: &[u32], adapter: Option<&str>) -> io::Result<()> {
-        if hashes.is_empty() || !tokens.len().is_multiple_of(hashes.len()) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not the same number of tokens for each hash"));
+        if hashes.is_empty() || tokens.is_empty() || !tokens.len().is_multiple_of(hashes.len()) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "not the same number of tokens, 1 or more, for each hash",
+            ));
         }
         let mut inner = self.inner();
         let (mut new_hashes, mut new_tokens) = (Vec::new(), Vec::new());
@@ -359,6 +363,17 @@ mod tests {
     fn known(tokens: &Tokens, hash: u128) -> bool {
         let noted = tokens.get(&SPACE, hash);
         noted.as_ref().inspect(|noted| assert_eq!(*noted.tokens, tokens_of(hash))).is_some()
+    }
+
+    #[test]
+    fn tokens_that_do_not_fit_the_hashes_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tokens, _) = open(dir.path(), 1 << 20);
+        for (hashes, wrong) in [(&[1, 2][..], &[][..]), (&[1, 2], &[1]), (&[], &[1]), (&[], &[])] {
+            let refused = tokens.note(&SPACE, hashes, wrong, None).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidInput, "{hashes:?} {wrong:?}");
+        }
+        assert_eq!(tokens.len(), 0);
     }
 
     #[test]

@@ -172,9 +172,10 @@ impl Session {
         self.state == State::Open
     }
 
-    /// Overwrite what was read: a password does not stay in memory.
+    /// Overwrite what was read, and what an earlier read has left behind it: a password does not stay in memory.
     pub fn forget(&mut self) {
         self.buffer[..self.start].fill(0);
+        self.buffer[self.end..].fill(0);
     }
 
     /// Return the next question in the bytes that have come; `None` until more come.

@@ -34,10 +34,18 @@ pub enum Unusable {
 /// # Errors
 /// See [`Unusable`].
 pub fn read_file(path: &Path) -> Result<Token, Unusable> {
+    read(&mut open(path)?, path).map_err(|error| Unusable::Refused(error.to_string()))
+}
+
+/// Open a file with a secret, if only root, the process's user and the file's group can read or write it.
+///
+/// # Errors
+/// See [`Unusable`].
+pub fn open(path: &Path) -> Result<File, Unusable> {
     // Check the opened file, since the path may name another file by now. NONBLOCK: opening a FIFO must not block the process.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let opened = rustix::fs::open(path, flags, Mode::empty());
-    let mut file = File::from(opened.map_err(|errno| Unusable::Unreadable(errno.into()))?);
+    let file = File::from(opened.map_err(|errno| Unusable::Unreadable(errno.into()))?);
     let found = file.metadata().map_err(Unusable::Unreadable)?;
     if !found.is_file() {
         return Err(Unusable::Refused("not a regular file".into()));
@@ -55,7 +63,7 @@ pub fn read_file(path: &Path) -> Result<Token, Unusable> {
         );
         return Err(Unusable::Refused(why));
     }
-    read(&mut file, path).map_err(|error| Unusable::Refused(error.to_string()))
+    Ok(file)
 }
 
 /// Read an open token file. The buffer is overwritten before this returns.

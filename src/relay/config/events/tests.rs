@@ -44,9 +44,9 @@ fn the_example_has_every_key_with_its_default() {
 
 #[test]
 fn each_space_has_addresses_of_its_own() {
-    let found = events("publish = \"tcp://[::1]:65534\"\nreplay = \"tcp://127.0.0.1:5657\"\nanyone = true");
+    let found = events("publish = \"tcp://[::1]:65520\"\nreplay = \"tcp://127.0.0.1:5657\"\nanyone = true");
     let shown = |address: &Address, index| address.of_space(index).to_string();
-    assert_eq!([0, 1, 2].map(|i| shown(&found.publish, i)), [65534, 65535, 65535].map(|p| format!("tcp://[::1]:{p}")));
+    assert_eq!([0, 1, 15].map(|i| shown(&found.publish, i)), [65520, 65521, 65535].map(|p| format!("tcp://[::1]:{p}")));
     assert_eq!(shown(&found.replay, 2), "tcp://127.0.0.1:5659");
     assert_eq!([0, 1].map(|i| shown(&publish(), i)), ["", "-2"].map(|end| format!("{}{end}", publish())));
 }
@@ -67,6 +67,10 @@ fn keys_that_do_not_fit_together_are_refused_with_what_to_do() {
         ("uids = [1]\nanyone = true".into(), vec!["anyone is for tcp://", "uids"]),
         ("uids = [1]\nreplay = \"tcp://h:1\"".into(), vec!["both ipc:// or both tcp://"]),
         (format!("uids = {:?}", vec![1; 65]), vec!["65 user ids", "maximum is 64"]),
+        (
+            "publish = \"tcp://h:65521\"\nreplay = \"tcp://h:5557\"\nanyone = true".into(),
+            vec!["port 65521", "65520 at most"],
+        ),
         ("uids = [1]\nmode = \"999\"".into(), vec!["line 6", "\"999\"", "expected an octal"]),
         ("uids = [1]\nmode = \"0o66\"".into(), vec!["expected an octal"]),
         ("publish = \"5558\"".into(), vec!["line 5", "5558", "ipc:///PATH or tcp://HOST:PORT"]),

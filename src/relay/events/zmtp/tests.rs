@@ -192,6 +192,18 @@ fn a_password_does_not_stay_in_the_buffer() {
     assert!(!session.buffer.windows(6).any(|part| part == b"secret"));
     assert_eq!(session.next().unwrap(), Some(Asked::Ready), "what comes behind it is intact");
     assert!(!session.is_open() && session.next().unwrap().is_none(), "the server ends the handshake");
+    // What came in two parts, the second of which moved the first.
+    let mut session = Session::new(Role::Publish, PLAIN);
+    let (first, second) = bytes.split_at(bytes.windows(6).position(|part| part == b"secret").unwrap() + 6);
+    for part in [&first[..], &second[..1]] {
+        session.room()[..part.len()].copy_from_slice(part);
+        session.filled(part.len());
+        while let Some(asked) = session.next().unwrap() {
+            assert_eq!(asked, Asked::Password(b"secret"));
+        }
+    }
+    session.forget();
+    assert!(!session.buffer.windows(6).any(|part| part == b"secret"));
 }
 
 #[test]

@@ -31,7 +31,7 @@ const OTHERS: &str = "others";
 
 /// The limits of the log; clones share them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Limits(Arc<Mutex<HashMap<Identifier, BTreeMap<String, Kind>>>>);
+pub struct Limits(Arc<Mutex<HashMap<Identifier, BTreeMap<String, Kind>>>>);
 
 /// Lines of one kind.
 #[derive(Debug)]
