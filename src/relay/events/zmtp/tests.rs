@@ -195,7 +195,7 @@ fn a_password_does_not_stay_in_the_buffer() {
     // What came in two parts, the second of which moved the first.
     let mut session = Session::new(Role::Publish, PLAIN);
     let (first, second) = bytes.split_at(bytes.windows(6).position(|part| part == b"secret").unwrap() + 6);
-    for part in [&first[..], &second[..1]] {
+    for part in [first, &second[..1]] {
         session.room()[..part.len()].copy_from_slice(part);
         session.filled(part.len());
         while let Some(asked) = session.next().unwrap() {
