@@ -34,7 +34,7 @@ pub mod requests;
 pub mod zmtp;
 
 /// The check of log directives, under the path that the configuration's source has for it.
-#[path = "../../../src/http/log.rs"]
+#[path = "../../../src/http/log/directives.rs"]
 pub mod log;
 extern crate self as kvtide_http;
 
