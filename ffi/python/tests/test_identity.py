@@ -70,7 +70,7 @@ def test_an_identity_that_is_too_long_is_refused_by_name(daemon: PrivateDaemon) 
 def test_a_logged_hash_is_what_operators_search(caplog: pytest.LogCaptureFixture) -> None:
     with PrivateDaemon(16 << 20) as daemon, kvtide.attach(daemon.socket, described("searched", 1, {})) as session:
         store_one(session)
-        hashes = blocks.block_hashes(list(range(PAGE_TOKENS)), PAGE_TOKENS)
+        hashes = b"".join(blocks.block_hashes(list(range(PAGE_TOKENS)), PAGE_TOKENS))
         with caplog.at_level(logging.INFO):
             identity.log_lookup(logger, "request r", hashes, 1)
         assert not caplog.messages
