@@ -13,7 +13,7 @@ pub const DUMPED: &str = "kvtided wrote ";
 pub const RECORDED: &str = "kvtided recorded into ";
 
 /// Prefix of the line on stdout that reports the end of a configuration reload: its file, and whether it is in effect. The log says
-/// what changed, or what is wrong.
+/// the changes, or the error.
 pub const RELOADED: &str = "kvtided reload: ";
 
 /// Print one line on stdout for the process that started the daemon.

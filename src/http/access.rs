@@ -125,7 +125,7 @@ fn is_own(host: &str, own: &str) -> bool {
         return false;
     };
     let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
-    // Not `own` with any domain behind it: whoever has the domain `example` can have `own.example` name this machine.
+    // Not `own` with a suffix: the owner of the domain `example` can point `own.example` at this machine.
     is_address || !name.contains('.') || name.ends_with(".localhost") || name == own.to_ascii_lowercase()
 }
 

@@ -1,4 +1,4 @@
-//! What the daemon and the relay share: HTTP with bounded connections and bodies, who may ask what, and the check of log levels.
+//! Shared by the daemon and the relay: HTTP with bounded connections and bodies, access rules, audit lines, and their logs.
 //!
 //! | module | contents |
 //! | --- | --- |
@@ -6,6 +6,7 @@
 //! | [`bodies`] | bodies of requests, bounded in size, in time and in total |
 //! | [`access`] | the operator's token; the check of `Host` |
 //! | [`guard`] | a layer for all routes: the check of `Host`, and panics of handlers |
+//! | [`audit`] | the audit line of an action |
 //! | [`counters`] | counters of HTTP faults |
 //! | [`log`] | a check of log directives, a limit on repeated lines |
 //!
@@ -13,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod audit;
 pub mod bodies;
 pub mod counters;
 pub mod guard;

@@ -1,4 +1,4 @@
-//! What the logs of the daemon and of the relay share: the check of directives, and a limit on repeated lines.
+//! Shared by the logs of the daemon and of the relay: the check of directives, and a limit on repeated lines.
 
 mod directives;
 mod limit;

@@ -121,11 +121,11 @@ pub struct Endpoint {
 pub struct Usage {
     /// When that began.
     pub since: SystemTime,
-    /// Whether it is used.
+    /// The state.
     pub state: Use,
 }
 
-/// Whether a store is used.
+/// Use of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Use {
     /// It has not answered yet.

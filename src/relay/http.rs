@@ -14,6 +14,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use kvtide_http::access::{Access, Refused, Wants};
+use kvtide_http::audit::Audit;
 use kvtide_http::bodies::{Bodies, BodyBounds};
 use kvtide_http::counters::HttpCounters;
 use kvtide_http::guard::{guarded, refuse, shown};
@@ -92,8 +93,7 @@ pub async fn serve(listener: TcpListener, relay: Arc<Relay>, access: Access) {
 }
 
 impl Api {
-    /// Serve a request that acts: it needs the operator's token, is checked before its body is read, and leaves a line in the log: who,
-    /// what, result.
+    /// Serve a request that acts: it needs the operator's token, is checked before its body is read, and is logged.
     async fn act<T: Display, F: Future<Output = Result<Response, Refused>>>(
         &self,
         peer: &Peer,
@@ -102,22 +102,26 @@ impl Api {
         act: impl FnOnce(T) -> F,
     ) -> Response {
         let (client, path) = (peer.client(), shown(request.uri()));
-        let mut what = String::new();
+        let mut audit = None;
         let result = async {
             self.access.check(client, request.headers(), Wants::Act).inspect_err(|_| self.counters.refused())?;
             let received = self.bodies.receive(request.into_body()).await?;
             let asked = parse(&received.bytes).map_err(|why| (StatusCode::BAD_REQUEST, why))?;
-            what = format!(" of {asked}");
+            audit = Some(Audit::begin(client, format_args!("{path} of {asked}")));
             act(asked).await
         }
         .await;
-        match result {
-            Ok(answer) => {
-                tracing::info!("{client}: {path}{what}: {}", answer.status());
+        match (result, audit) {
+            (Ok(answer), audit) => {
+                audit.into_iter().for_each(|audit| audit.end(answer.status()));
                 answer
             }
-            Err((status, why)) => {
-                tracing::warn!("{client}: {path}{what} refused: {status}: {why}");
+            (Err((status, why)), Some(audit)) => {
+                audit.end(format_args!("refused: {status}: {why}"));
+                refuse((status, why))
+            }
+            (Err((status, why)), None) => {
+                tracing::warn!("{client}: {path} refused: {status}: {why}");
                 refuse((status, why))
             }
         }

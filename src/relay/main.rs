@@ -18,7 +18,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 /// Environment variable with the log directives.
 const LOG: &str = "KVTIDE_LOG";
-/// Time between two counts of repeated lines that were left out of the log.
+/// Time between two lines with the number of suppressed lines.
 const TELL: Duration = Duration::from_secs(5);
 
 /// Copy a kvtide daemon's blocks to S3, GCS, Azure, Valkey, Redis or a directory, and back
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     let lines =
         tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     tracing_subscriber::registry().with(filter).with(limits.clone()).with(lines).init();
-    // What was left out is told at intervals: after a flood no further line would trigger it.
+    // The number of suppressed lines is logged at intervals: after a flood no further line would trigger it.
     let told = std::thread::Builder::new().name("kvtide-log".into()).spawn(move || {
         loop {
             // PACE: between two counts.

@@ -50,7 +50,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Check the settings that a start needs, without a connection to the store. Log what is allowed and needs a second look.
+    /// Check the settings that a start needs, without a connection to the store. Log warnings about open sockets.
     ///
     /// # Errors
     /// A shared key or a token cannot be used, or the URL or the options of the store are wrong.

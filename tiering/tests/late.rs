@@ -258,7 +258,7 @@ fn a_lease_longer_than_the_longest_is_refused() {
     assert_eq!(w.call(1, lease(1_000)).status, Status::Limit);
 }
 
-/// The leases of all sessions have a share together, whoever else leases the same blocks; a session that is alone may lease everything.
+/// One limit applies to the leases of all sessions together; each block counts once. A session that is alone may lease everything.
 #[test]
 fn leases_have_a_share() {
     let mut w = world(|_| {});

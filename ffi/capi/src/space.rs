@@ -266,7 +266,7 @@ pub(crate) unsafe fn read_options(options: *const kvt_options) -> Result<Options
     let classes = frames.len();
     let token_file = match options.token_file.is_null() {
         true => match std::env::var_os(TOKEN_FILE) {
-            // Without it the uid would decide to whom the process belongs.
+            // Without a token the daemon would choose the domain by uid.
             Some(path) if path.is_empty() => {
                 let why = format!("the environment variable {TOKEN_FILE} is empty; name a file, or unset it");
                 return Err(Fault::new(Status::Invalid, why));

@@ -1,4 +1,4 @@
-"""What SGLang's keys of pages contain, by version. A version that is missing here must be looked at before it is added."""
+"""Contents of SGLang's page keys, by version. Read the source of a new version before you add it here."""
 
 from __future__ import annotations
 

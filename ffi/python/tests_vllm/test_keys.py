@@ -1,5 +1,5 @@
-"""What vLLM's block hashes contain, by version. A version that is missing here must be looked at before it is added. kvtide's key of a
-block is a hash of vLLM's and of the adapter's weights (test_halves.py)."""
+"""Contents of vLLM's block hashes, by version. Read the source of a new version before you add it here. kvtide's key of a block is a hash
+of vLLM's hash and of the adapter's weights (test_halves.py)."""
 
 from __future__ import annotations
 

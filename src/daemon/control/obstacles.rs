@@ -1,4 +1,4 @@
-//! What stops the start on this machine. The start calls this before it changes anything, and `kvtide config check`, `kvtided --check` and
+//! Reasons on this machine for which the daemon cannot start. The start calls this before it changes anything, and `kvtide config check`, `kvtided --check` and
 //! `kvtide doctor` call it too, so all of them say the same.
 
 use super::disks;

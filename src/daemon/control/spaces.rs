@@ -382,8 +382,8 @@ enum Room {
     None,
 }
 
-/// Find room for a space of a domain, one of `domains`. Each of these has an equal share of the spaces, at least one: the others may use
-/// what is left of it but not take it. So an empty space of one domain never ends one of another that is within its share, unless there
+/// Find room for a space of a domain, one of `domains`. Each of these has an equal share of the spaces, at least one. A domain keeps the
+/// room for its share, used or not. So an empty space of one domain never ends a space of another domain within its share, unless there
 /// are more domains than spaces. A domain that a reload has withdrawn has no share.
 fn room(running: &[Running], (domain, domains): (usize, &[usize]), spaces_max: usize) -> Room {
     let share = (spaces_max / domains.len().max(1)).max(1);

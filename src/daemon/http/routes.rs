@@ -17,6 +17,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use kvtide_http::access::{Access, Refused, Wants};
+use kvtide_http::audit::Audit;
 use kvtide_http::bodies::{Bodies, BodyBounds};
 use kvtide_http::guard::{SHOWN_MAX, answer, guarded, refuse, shown};
 use kvtide_http::listener::{Client, Peer};
@@ -116,7 +117,6 @@ async fn admit(
     if wants == Wants::Read {
         return next.run(request).await;
     }
-    // The audit line: who, what, result.
     let (head, body) = request.into_parts();
     let received = match bodies.receive(body).await {
         Ok(received) => received,
@@ -126,24 +126,11 @@ async fn admit(
         }
     };
     let what: String = String::from_utf8_lossy(&received.bytes).chars().take(SHOWN_MAX).collect();
-    let mut audit =
-        Audit { line: format!("{client}: {path} {what:?}"), result: "the client left before the answer".into() };
+    let audit = Audit::begin(client, format_args!("{path} {what:?}"));
     let answer = next.run(Request::from_parts(head, received.bytes.clone().into())).await;
     let undone = if answer.extensions().get::<Undone>().is_some() { ", not done" } else { "" };
-    audit.result = format!("{}{undone}", answer.status());
+    audit.end(format_args!("{}{undone}", answer.status()));
     answer
-}
-
-/// The audit line of an action, written when this is dropped: also if the client leaves while the action goes on.
-struct Audit {
-    line: String,
-    result: String,
-}
-
-impl Drop for Audit {
-    fn drop(&mut self) {
-        tracing::info!("{}: {}", self.line, self.result);
-    }
 }
 
 /// Marks an answer that says `"done": false`.

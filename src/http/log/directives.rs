@@ -4,7 +4,7 @@
 
 use tracing_subscriber::EnvFilter;
 
-/// The levels, in ascending order of what they log.
+/// The levels, from silent to verbose.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// Words for levels in other programs.
 const ALIASES: [(&str, &str); 10] = [
@@ -19,7 +19,7 @@ const ALIASES: [(&str, &str); 10] = [
     ("all", "trace"),
     ("finest", "trace"),
 ];
-/// First letters that an unknown word has in common with the level that is offered instead.
+/// Minimum length of the common prefix of an unknown word and the level that is offered instead.
 const LIKE: usize = 3;
 
 /// Parse log directives.

@@ -1,4 +1,4 @@
-//! `[domains.events]`: where KV events of a domain are, and who gets them.
+//! `[domains.events]`: the sockets of a domain's KV events, and their subscribers.
 
 use super::{Config, Domain};
 use serde::Deserialize;
@@ -35,7 +35,7 @@ pub struct Events {
     /// File with the token that routers send over TCP, as the password of PLAIN.
     #[serde(default)]
     pub token_file: Option<PathBuf>,
-    /// Everybody who reaches the TCP ports gets events.
+    /// Every client that reaches the TCP ports gets events.
     #[serde(default)]
     pub anyone: bool,
     /// The first frame of each message; `{space}` is the name of the space.
@@ -152,13 +152,13 @@ impl Events {
         Some(match self {
             _ if ipc != is_ipc(&self.replay) => "publish and replay: expected both ipc:// or both tcp://".to_owned(),
             Events { token_file: Some(_), .. } if ipc => {
-                "token_file is for tcp://; routers at a Unix socket are told apart by uids".to_owned()
+                "token_file is for tcp://; a Unix socket identifies routers by uid".to_owned()
             }
             Events { anyone: true, .. } if ipc => {
                 "anyone is for tcp://; at a Unix socket list the user ids of the routers in uids".to_owned()
             }
             Events { uids, .. } if ipc && uids.is_empty() => {
-                "expected uids, the user ids of the routers: without them nobody gets events".to_owned()
+                "expected uids, the user ids of the routers: without them no router gets events".to_owned()
             }
             Events { uids, .. } if uids.len() > UIDS_MAX => {
                 format!("uids has {} user ids, the maximum is {UIDS_MAX}", uids.len())
@@ -220,7 +220,7 @@ pub(super) fn check(domains: &[Domain]) -> Result<(), String> {
 }
 
 impl Config {
-    /// Return what is allowed and needs a second look: events that more than the named users get.
+    /// Return a warning if clients other than the named users get events.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();

@@ -7,7 +7,7 @@
 //! | `state` | feed events and tokens in, KV events out |
 //! | `publisher` | numbered batches, and those that can be replayed |
 //! | `zmtp` | the protocol of ZeroMQ, without I/O |
-//! | `server` | the sockets: who may connect, and bounds |
+//! | `server` | the sockets: access and bounds |
 //!
 //! Each domain has streams, tokens and sockets of its own. A space calls [`Events::follow`] and hands each feed event and listing to the [`Follower`]. Nothing here depends on stores or runs.
 

@@ -87,7 +87,7 @@ pub struct Stream {
     waiting: AtomicUsize,
     /// A thread follows the feed for it.
     taken: AtomicBool,
-    /// Who gets its batches.
+    /// Subscribers of its batches.
     pub subscribers: Subscribers,
 }
 

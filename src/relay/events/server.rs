@@ -1,4 +1,4 @@
-//! The sockets of KV events: who may connect, how many, for how long without a sign of life, and how much waits for a slow one.
+//! The sockets of KV events: access, and bounds on connections, idle time and queues.
 //!
 //! | bound | why |
 //! | --- | --- |
@@ -43,7 +43,7 @@ const ANSWER: Duration = Duration::from_secs(1);
 /// TCP: time without a sign of life until the kernel asks for one, between two questions, and their number (tcp(7)). The batch of an idle
 /// second is one, so these are for replays.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 3);
-/// TCP: time after which a peer is gone that does not take what was sent.
+/// TCP: time without an acknowledgement after which a connection is closed (TCP_USER_TIMEOUT).
 const UNTAKEN: Duration = Duration::from_secs(60);
 /// Pause after a failed accept: descriptors may be used up.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -52,13 +52,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Who gets the events of a domain.
+/// Access rule of a domain's sockets.
 pub enum Access {
     /// These users, at Unix sockets.
     Uids(Vec<u32>),
-    /// Who sends the token, over TCP.
+    /// Clients with the token, over TCP.
     Token(Token),
-    /// Everybody who reaches the TCP port.
+    /// Every client that reaches the TCP port.
     Anyone,
 }
 
@@ -216,7 +216,7 @@ struct Inbox {
 }
 
 impl Subscribers {
-    /// Give a message to all who want its topic. Return how many of them have no room for it.
+    /// Queue a message for all subscribers of its topic. Return the number of subscribers whose queue is full.
     pub fn publish(&self, topic: &[u8], message: &Bytes) -> usize {
         lock(&self.0).values().filter(|subscriber| !subscriber.push(topic, message)).count()
     }
@@ -382,7 +382,7 @@ impl Server {
         }
     }
 
-    /// Let a client show who it is.
+    /// Authenticate a client.
     async fn handshake(&self, connection: &mut Connection) -> Result<(), End> {
         connection.send(&zmtp::greeting(self.access.mechanism())).await?;
         loop {
@@ -402,11 +402,11 @@ impl Server {
         }
     }
 
-    /// Send a subscriber what it wants.
+    /// Send a subscriber the messages of its topics.
     async fn publish(&self, connection: &mut Connection) -> Result<(), End> {
         let joined = self.stream.subscribers.join();
         let subscriber = &joined.subscriber;
-        // What is being sent, and the last answer to a PING: older ones are of no use.
+        // The message being sent, and the answer to the last PING; earlier PINGs need none.
         let (mut out, mut pong) = (Bytes::new(), None);
         loop {
             while let Some(asked) = connection.session.next()? {

@@ -32,10 +32,10 @@ const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
-/// How a peer shows who it is.
+/// Authentication of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mechanism {
-    /// It shows nothing.
+    /// None.
     Null,
     /// By a password; its name does not matter.
     Plain,
@@ -76,7 +76,7 @@ impl Role {
     }
 }
 
-/// What a peer sent that the protocol does not allow here. It ends the connection.
+/// A violation of the protocol by the peer. It ends the connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Invalid(pub String);
@@ -85,16 +85,16 @@ fn invalid<T>(why: impl Into<String>) -> Result<T, Invalid> {
     Err(Invalid(why.into()))
 }
 
-/// What a peer asks for.
+/// A request of a peer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Asked<'a> {
     /// PLAIN: to be let in with this password. The answer is [`welcome`], or [`error`].
     Password(&'a [u8]),
     /// To end the handshake. The answer is [`ready`], or [`error`].
     Ready,
-    /// The messages whose topic begins with this.
+    /// Subscribe to topics with this prefix.
     Subscribe(&'a [u8]),
-    /// These messages no more.
+    /// Cancel that subscription.
     Cancel(&'a [u8]),
     /// The batches from this number on.
     Replay(u64),
@@ -102,7 +102,7 @@ pub enum Asked<'a> {
     Ping {
         /// Tenths of a second after which the peer is gone if nothing comes; 0: no limit.
         ttl: u16,
-        /// What the answer returns.
+        /// Bytes that the answer repeats.
         context: &'a [u8],
     },
 }
@@ -126,7 +126,7 @@ pub struct Session {
     mechanism: Mechanism,
     state: State,
     buffer: Box<[u8; HEAD_MAX + FRAME_MAX]>,
-    /// What of the buffer is not yet read.
+    /// Start and end of the unread bytes in the buffer.
     start: usize,
     end: usize,
     /// Frames of a message that were read.
@@ -156,7 +156,7 @@ impl Session {
         &mut self.buffer[self.end..]
     }
 
-    /// Note that so many bytes have come.
+    /// Count bytes that were received into the room.
     pub fn filled(&mut self, bytes: usize) {
         self.end = self.buffer.len().min(self.end + bytes);
     }
@@ -172,7 +172,7 @@ impl Session {
         self.state == State::Open
     }
 
-    /// Overwrite what was read, and what an earlier read has left behind it: a password does not stay in memory.
+    /// Overwrite all but the unread bytes, so that a password does not stay in memory.
     pub fn forget(&mut self) {
         self.buffer[..self.start].fill(0);
         self.buffer[self.end..].fill(0);
@@ -311,7 +311,7 @@ impl Session {
         self.frames = if is_last { 0 } else { at.saturating_add(1) };
         match self.role {
             _ if !is_last => None,
-            // What else a subscriber says is for applications that have agreed on it.
+            // Other messages of a subscriber have no meaning here.
             Role::Publish if at == 0 => match self.buffer[body.clone()].first() {
                 Some(1) => Some(Place::Subscribe(body.start + 1..body.end)),
                 Some(0) => Some(Place::Cancel(body.start + 1..body.end)),

@@ -106,7 +106,7 @@ impl ObjectStore {
         self.store.head(&self.path(name)).await.is_ok_and(|found| found.size == 0)
     }
 
-    /// Read the bytes that were asked for: at most so many, whatever the store claims and sends.
+    /// Read at most the number of bytes that were requested, regardless of the length that the store claims.
     async fn collect(&self, found: GetResult, bytes_max: u64) -> Result<Bytes, StoreError> {
         let claimed = found.range.end.saturating_sub(found.range.start);
         let too_long = |bytes: u64| {

@@ -1,4 +1,4 @@
-//! Who gets KV events, and what peers that break the rules do to those who keep them: raw connections against the relay's sockets.
+//! Access to KV events, and hostile peers beside well-behaved ones: raw connections to the relay's sockets.
 #![allow(clippy::unwrap_used)] // helpers of tests too: a panic there is a failure with a place
 
 use kvtide_relay::config::{Address, Config, Events as Settings};
@@ -206,7 +206,7 @@ impl Raw {
         }
     }
 
-    /// Read until the server closes the connection; return what it said.
+    /// Read until the server closes the connection; return its bytes.
     fn end(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         match self.0.read_to_end(&mut rest) {

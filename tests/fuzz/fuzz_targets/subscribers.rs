@@ -4,7 +4,7 @@
 use kvtide_fuzz::zmtp::{Asked, FRAME_MAX, GREETING_BYTES, Mechanism, Role, SUBSCRIPTIONS_MAX, Session, Subscriptions};
 use libfuzzer_sys::fuzz_target;
 
-/// Talk with a peer that sends these bytes in pieces of this size. Return what it asked for, and whether it was refused.
+/// Feed these bytes in pieces of this size. Return the requests, and whether the connection was refused.
 fn talk(role: Role, mechanism: Mechanism, piece: usize, mut bytes: &[u8]) -> (Vec<String>, bool) {
     let (mut session, mut topics, mut all) = (Session::new(role, mechanism), Subscriptions::default(), Vec::new());
     loop {
@@ -44,7 +44,7 @@ fn talk(role: Role, mechanism: Mechanism, piece: usize, mut bytes: &[u8]) -> (Ve
             return (all, false);
         }
         let room = session.room();
-        // Nobody is let in by less than a greeting, and the buffer never fills up.
+        // Access takes at least a greeting, and the buffer never fills up.
         assert!(room.len() > FRAME_MAX - GREETING_BYTES || !room.is_empty());
         let count = piece.min(bytes.len()).min(room.len());
         room[..count].copy_from_slice(&bytes[..count]);

@@ -80,7 +80,7 @@ fn socket(kind: SocketType) -> Result<OwnedFd, Error> {
 pub fn why_open(dir: &Path, found: &Metadata) -> Option<String> {
     (found.mode() & 0o002 != 0).then(|| {
         std::format!(
-            "writable by all users (mode {:04o}), who could replace the socket; use a directory of its own, or run: chmod o-w {}",
+            "writable by all users (mode {:04o}): they could replace the socket. Use a directory of its own, or run: chmod o-w {}",
             found.mode() & 0o7777,
             dir.display()
         )

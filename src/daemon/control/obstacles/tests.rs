@@ -136,7 +136,7 @@ impl Drop for Place {
     }
 }
 
-/// Do what the start does after its checks, up to its first error.
+/// Run the steps of the start after its checks, up to the first error.
 fn start(source: &Source) -> Result<(), Error> {
     let config = source.load()?;
     let dir = &config.daemon.dir;

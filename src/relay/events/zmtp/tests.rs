@@ -5,7 +5,7 @@ use super::*;
 const NULL: Mechanism = Mechanism::Null;
 const PLAIN: Mechanism = Mechanism::Plain;
 
-/// What a session asked, in words.
+/// Requests of a session, as text.
 fn asked(asked: Asked<'_>) -> String {
     match asked {
         Asked::Password(password) => format!("password {}", String::from_utf8_lossy(password)),
@@ -169,10 +169,7 @@ fn what_the_protocol_does_not_allow_is_refused() {
     assert!(refused(Role::Publish, PLAIN, &sub).contains("with the token as the password"));
     let plain = greeting(PLAIN).to_vec();
     let no_hello = [plain.clone(), command_frame("INITIATE", &[&metadata("SUB")])].concat();
-    assert!(
-        refused(Role::Publish, PLAIN, &no_hello).contains("command INITIATE"),
-        "nobody is let in without a password"
-    );
+    assert!(refused(Role::Publish, PLAIN, &no_hello).contains("command INITIATE"), "a password is needed");
     let no_hello = [plain.clone(), command_frame("READY", &[&metadata("SUB")])].concat();
     assert!(refused(Role::Publish, PLAIN, &no_hello).contains("command READY"));
     for hello in [&b""[..], b"\x02me", b"\x02me\x07secret", b"\x02me\x05secret", b"\xffme\x06secret"] {
@@ -190,9 +187,9 @@ fn a_password_does_not_stay_in_the_buffer() {
     assert_eq!(session.next().unwrap(), Some(Asked::Password(b"secret")));
     session.forget();
     assert!(!session.buffer.windows(6).any(|part| part == b"secret"));
-    assert_eq!(session.next().unwrap(), Some(Asked::Ready), "what comes behind it is intact");
+    assert_eq!(session.next().unwrap(), Some(Asked::Ready), "the next command is intact");
     assert!(!session.is_open() && session.next().unwrap().is_none(), "the server ends the handshake");
-    // What came in two parts, the second of which moved the first.
+    // A command in two parts: receiving the second moves the first.
     let mut session = Session::new(Role::Publish, PLAIN);
     let (first, second) = bytes.split_at(bytes.windows(6).position(|part| part == b"secret").unwrap() + 6);
     for part in [first, &second[..1]] {

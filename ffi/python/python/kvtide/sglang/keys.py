@@ -1,4 +1,4 @@
-"""What SGLang's keys of pages contain.
+"""Contents of SGLang's page keys.
 
 A key is the hash of a page's tokens and of all tokens before them. From SGLang 0.5.20 on the first hash starts from a seed: a hash of the
 LoRA adapter and of the cache salt. Earlier versions leave both out, so that a request would load KV of other adapters and tenants.
