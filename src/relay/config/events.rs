@@ -152,7 +152,7 @@ impl Events {
         Some(match self {
             _ if ipc != is_ipc(&self.replay) => "publish and replay: expected both ipc:// or both tcp://".to_owned(),
             Events { token_file: Some(_), .. } if ipc => {
-                "token_file is for tcp://; a Unix socket identifies routers by uid".to_owned()
+                "token_file is for tcp://; at a Unix socket list the user ids of the routers in uids".to_owned()
             }
             Events { anyone: true, .. } if ipc => {
                 "anyone is for tcp://; at a Unix socket list the user ids of the routers in uids".to_owned()
