@@ -10,7 +10,8 @@
 //! only guards the swap of a pointer.
 //!
 //! A sleeping owner is woken even if it has published everything: work done by an engine before the request may still be in a ring
-//! that the owner has not read. An owner that cannot be woken marks its snapshot as exact, or not, before it waits for a message.
+//! that the owner has not read. An owner that cannot be woken marks its snapshot as exact, or not, before it waits for a message,
+//! and serves whoever asked before that.
 //!
 //! Ordering. A reader takes its ticket, then wakes the owner. An owner announces its sleep, checks the tickets once more, then
 //! sleeps. All these operations are SeqCst: an owner that sleeps has seen the ticket, or is woken.
@@ -227,10 +228,17 @@ impl<T> Publisher<T> {
         self.shared.heartbeat.sleep(most);
     }
 
-    /// The same for a sleep from which readers cannot wake it.
+    /// The same for a sleep from which readers cannot wake it. Readers that came since its last check are served here: without
+    /// changes, the newest snapshot is exact.
     pub fn sleep_unrung(&mut self, most: Option<Duration>) {
         self.sleep(most);
         self.shared.is_exact.store(!self.changed, Ordering::SeqCst);
+        // After the store: a reader has seen it, or its ticket is seen here.
+        if !self.changed && self.is_wanted() {
+            self.served = self.shared.tickets.load(Ordering::SeqCst);
+            self.shared.lock().serves = self.served;
+            self.shared.published.notify_all();
+        }
     }
 }
 
@@ -404,6 +412,26 @@ mod tests {
         owner.changed();
         owner.sleep_unrung(owner.due());
         assert_ne!(age(), Duration::ZERO);
+    }
+
+    #[test]
+    fn who_asks_just_before_such_an_owner_sleeps_does_not_wait() {
+        let (mut owner, figures, _) = rung();
+        owner.publish(1);
+        owner.round();
+        let ticket = figures.request();
+        owner.sleep_unrung(None);
+        let reading = figures.read(ticket, in_time()).unwrap();
+        assert_eq!((reading.snapshot.as_deref(), reading.age), (Some(&1), Duration::ZERO));
+        // Changes are not in the snapshot; the reader gets them when the owner publishes.
+        owner.round();
+        owner.changed();
+        let ticket = figures.request();
+        owner.sleep_unrung(owner.due());
+        assert_ne!(figures.read(ticket, Instant::now()).unwrap().age, Duration::ZERO);
+        assert!(owner.has_changes());
+        owner.publish(2);
+        assert_eq!(figures.read(ticket, in_time()).unwrap().snapshot.as_deref(), Some(&2));
     }
 
     #[test]
