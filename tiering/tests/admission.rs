@@ -18,9 +18,32 @@ fn world(admission: Admission, bytes_per_day: u64, host: u32) -> World {
     (w.node_frames, w.slab_frames) = (vec![host], host);
     (w.disk.node_slots, w.disk.slab_slots) = (200, 50);
     w.attach(0, 1, &[64]);
-    // The bucket fills from here on.
+    w
+}
+
+/// A space whose bucket begins empty and fills from now on.
+fn empty(admission: Admission, bytes_per_day: u64, host: u32) -> World {
+    let mut w = world(admission, 0, host);
+    set(&mut w, |policy| policy.nvme_bytes_per_day = bytes_per_day);
     w.event(Event::Tick).unwrap();
     w
+}
+
+fn set(w: &mut World, change: impl FnOnce(&mut Policy)) {
+    let SpaceConfig { mut policy, limits, .. } = w.core.config().clone();
+    change(&mut policy);
+    let Limits { host_bytes_max, nvme_bytes_max, .. } = limits;
+    w.event(Event::Reconfigure { policy, host_bytes_max, nvme_bytes_max }).unwrap();
+}
+
+/// Let time pass without any request, with ticks only when the core wants them.
+fn idle(w: &mut World, us: u64) {
+    let until = w.now + us;
+    while let Some(due_us) = w.core.next_deadline().filter(|&due_us| due_us <= until) {
+        w.now = w.now.max(due_us);
+        w.event(Event::Tick).unwrap();
+    }
+    w.now = until;
 }
 
 /// Return the time in which `blocks` blocks of budget accrue.
@@ -108,11 +131,10 @@ fn refused_entries_give_way_least_recently_used_first() {
 #[test]
 fn bytes_a_day_bound_what_is_admitted_and_debt_is_paid_first() {
     let per_day = 24 * 100 * BLOCK;
-    let mut w = world(Admission::All, per_day, 64);
+    let mut w = empty(Admission::All, per_day, 64);
     run(&mut w, &[1, 2, 3], Level::Published);
-    assert_eq!((w.disk.written, w.core.counters().refused_budget), (0, 3), "the bucket begins empty");
-    pass(&mut w, time_of(4, per_day));
-    assert_eq!(w.core.budget_report().left_bytes, 4 * BLOCK);
+    assert_eq!((w.disk.written, w.core.counters().refused_budget), (0, 3), "the bucket is empty");
+    w.now += time_of(4, per_day);
     // The three oldest blocks that were looked up use the available bytes. The rest is kept for blocks that are used again.
     assert_eq!(run(&mut w, &[1, 2, 3, 4, 5], Level::Published).0, 3);
     assert_eq!(recorded(&w), [1, 2, 3]);
@@ -127,16 +149,125 @@ fn bytes_a_day_bound_what_is_admitted_and_debt_is_paid_first() {
     assert!(w.core.budget_report().debt_bytes == 0 && w.core.budget_report().left_bytes < 2 * BLOCK);
     run(&mut w, &[50], Level::Published);
     assert!(!recorded(&w).contains(&50));
-    pass(&mut w, time_of(1, per_day));
+    w.now += time_of(1, per_day);
     assert_eq!(run(&mut w, &[50], Level::Published).0, 1);
     assert!(recorded(&w).contains(&50));
+}
+
+/// An engine that publishes and then is idle: what the bucket refused is written as it refills, without any request, and no more.
+#[test]
+fn refused_blocks_are_written_as_the_bucket_refills_without_a_request() {
+    let per_day = 24 * 100 * BLOCK;
+    for rule in [Admission::All, Admission::Budget] {
+        let mut w = empty(rule, per_day, 64);
+        assert_eq!(w.core.next_deadline(), None, "{rule:?}: nothing waits");
+        let hashes: Vec<u128> = (1..=20).collect();
+        run(&mut w, &hashes, Level::Published);
+        assert_eq!(recorded(&w), []);
+        let refused = w.core.counters().refused_budget + w.core.counters().refused_unworthy;
+        for blocks in 1..40 {
+            idle(&mut w, time_of(1, per_day));
+            assert!(w.disk.written <= blocks * BLOCK, "{rule:?}: {} in the time of {blocks}", w.disk.written);
+        }
+        assert_eq!(recorded(&w), hashes, "{rule:?}");
+        let c = w.core.counters();
+        assert_eq!((c.refused_budget + c.refused_unworthy, c.admitted), (refused, 20), "decisions on requests alone count");
+        assert_eq!((w.core.budget_report().waiting_blocks, w.core.next_deadline()), (0, None), "{rule:?}");
+    }
+    // `second-touch` waits for bytes only with blocks that were used before.
+    let mut w = empty(Admission::SecondTouch, per_day, 64);
+    run(&mut w, &[1, 2, 3], Level::Published);
+    assert_eq!((w.core.budget_report().waiting_blocks, w.core.next_deadline()), (0, None));
+    run(&mut w, &[1, 2], Level::Published);
+    assert_eq!(w.core.budget_report().waiting_blocks, 2);
+    idle(&mut w, time_of(40, per_day));
+    assert_eq!((recorded(&w), w.core.budget_report().waiting_blocks), (vec![1, 2], 0));
+}
+
+/// A pass over many blocks takes several ticks, each of which is due at once.
+#[test]
+fn a_pass_over_refused_blocks_is_cut_into_ticks() {
+    let blocks = 5000;
+    let mut cfg = config(vec![full(PAGE as u32)]);
+    (cfg.limits.blocks_max, cfg.limits.entries_max) = (blocks, blocks);
+    (cfg.limits.host_bytes_max, cfg.limits.nvme_bytes_max) = (u64::from(blocks) * PAGE, u64::from(blocks) * PAGE);
+    let mut w = World::new(cfg);
+    (w.node_frames, w.slab_frames) = (vec![blocks], blocks);
+    (w.disk.node_slots, w.disk.slab_slots) = (blocks, blocks);
+    w.attach(0, 1, &[64]);
+    set(&mut w, |policy| policy.nvme_bytes_per_day = 1);
+    for hash in 1..=u128::from(blocks) - 200 {
+        w.ok(0, Request::SeqCreate { seq: 0 });
+        w.fill(0, 0, 1, 1);
+        w.call(0, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &[hash], level: Level::Published });
+        w.ok(0, Request::SeqDrop { seq: 0 });
+    }
+    let waiting = |w: &World| w.core.budget_report().waiting_blocks;
+    assert_eq!(waiting(&w), u64::from(blocks) - 200);
+    // A new rate is due at once.
+    set(&mut w, |policy| policy.nvme_bytes_per_day = 0);
+    assert_eq!(w.core.next_deadline(), Some(w.now));
+    w.event(Event::Tick).unwrap();
+    assert!(w.core.is_admitting() && waiting(&w) > 0, "the first tick judged all blocks");
+    idle(&mut w, 0);
+    assert_eq!((waiting(&w), recorded(&w).len() as u32), (0, blocks - 200));
+}
+
+/// A new space writes its first blocks at once. One with blocks of an earlier run has no start: restarts write no more.
+#[test]
+fn a_new_space_begins_with_five_minutes_worth_and_a_recovered_one_with_nothing() {
+    let per_day = 24 * 12 * 16 * BLOCK;
+    let mut w = world(Admission::All, per_day, 64);
+    assert_eq!(w.core.budget_report().left_bytes, 16 * BLOCK);
+    run(&mut w, &[1, 2, 3], Level::Stored);
+    assert_eq!(recorded(&w), [1, 2, 3]);
+    // A share of the disks' budget that becomes smaller takes its part of the start with it.
+    set(&mut w, |policy| policy.nvme_bytes_per_day /= 2);
+    assert_eq!(w.core.budget_report().left_bytes, 13 * BLOCK / 2);
+    w.restart(vec![64]);
+    assert_eq!(w.core.budget_report().left_bytes, 0);
+}
+
+/// When the space ends, what is cached is lost, so nothing is kept for blocks that are used again.
+#[test]
+fn at_the_end_everything_is_written_that_the_bucket_allows() {
+    let per_day = 24 * 100 * BLOCK;
+    for rule in [Admission::All, Admission::Budget] {
+        let mut w = empty(rule, per_day, 64);
+        run(&mut w, &[1, 2, 3, 4], Level::Published);
+        idle(&mut w, time_of(2, per_day));
+        assert_eq!(recorded(&w), [], "{rule:?}: a quarter of five minutes' worth is kept");
+        w.event(Event::Ending).unwrap();
+        assert!(w.core.is_admitting());
+        idle(&mut w, 0);
+        assert_eq!((recorded(&w), w.core.is_admitting()), (vec![1, 2], false), "{rule:?}");
+        assert_eq!(w.core.next_deadline(), None, "{rule:?}: nothing is written later");
+    }
+}
+
+/// Whoever asks for a level learns that the budget is the reason, and gets it later.
+#[test]
+fn a_refusal_for_want_of_bytes_names_the_budget() {
+    let per_day = 24 * 100 * BLOCK;
+    let mut w = empty(Admission::All, per_day, 64);
+    assert_eq!(run(&mut w, &[1], Level::Stored).1, Status::OverBudget);
+    assert_eq!(w.core.budget_report().waiting_blocks, 1);
+    idle(&mut w, time_of(10, per_day));
+    assert_eq!((recorded(&w), w.core.budget_report().waiting_blocks), (vec![1], 0));
+    // A block that is dropped waits no longer.
+    run(&mut w, &(100..150).collect::<Vec<_>>(), Level::Published);
+    assert!(w.core.budget_report().waiting_blocks > 0);
+    for _ in 0..10 {
+        w.event(Event::Evict { hash: None }).unwrap();
+    }
+    assert_eq!(w.core.budget_report().waiting_blocks, 0);
 }
 
 /// A block is admitted together with its ancestors, or not at all.
 #[test]
 fn a_prefix_chain_is_admitted_whole() {
     let per_day = 24 * 100 * BLOCK;
-    let mut w = world(Admission::SecondTouch, per_day, 64);
+    let mut w = empty(Admission::SecondTouch, per_day, 64);
     w.ok(0, Request::SeqCreate { seq: 0 });
     w.fill(0, 0, 6, 2);
     let publish = |w: &mut World, first: u32, hashes: &[u128], level| {
@@ -146,9 +277,9 @@ fn a_prefix_chain_is_admitted_whole() {
     publish(&mut w, 0, &[1, 2, 3, 4], Level::Published);
     pass(&mut w, time_of(4, per_day));
     let refused = publish(&mut w, 4, &[5], Level::Stored);
-    assert_eq!((refused.status, refused.value), (Status::NotAdmitted, Level::Published as u64), "five blocks for four");
+    assert_eq!((refused.status, refused.value), (Status::OverBudget, Level::Published as u64), "five blocks for four");
     assert_eq!((w.disk.written, w.core.budget_report().committed_bytes), (0, 0));
-    pass(&mut w, time_of(2, per_day));
+    w.now += time_of(2, per_day);
     let stored = publish(&mut w, 4, &[5, 6], Level::Stored);
     assert_eq!((stored.status, stored.value), (Status::Ok, Level::Stored as u64));
     assert_eq!(recorded(&w), [1, 2, 3, 4, 5, 6]);
@@ -161,12 +292,12 @@ fn a_prefix_chain_is_admitted_whole() {
 fn under_a_short_budget_a_second_use_is_written_before_new_blocks() {
     let per_day = 24 * 12 * 100 * BLOCK;
     for rule in [Admission::All, Admission::SecondTouch, Admission::Budget] {
-        let mut w = world(rule, per_day, 16);
+        let mut w = empty(rule, per_day, 16);
         run(&mut w, &[1, 2], Level::Published);
         for other in 0..10 {
             run(&mut w, &[100 + 2 * other, 101 + 2 * other], Level::Published);
         }
-        assert_eq!(w.disk.written, 0, "{rule:?}: the bucket begins empty");
+        assert_eq!(w.disk.written, 0, "{rule:?}: the bucket is empty");
         // A ninth of five minutes' worth accrues, and new blocks arrive first.
         pass(&mut w, time_of(11, per_day));
         run(&mut w, &[50, 51, 52, 53], Level::Published);
@@ -182,7 +313,7 @@ fn under_a_short_budget_a_second_use_is_written_before_new_blocks() {
 #[test]
 fn what_more_bytes_would_have_kept_is_counted() {
     let lost = |rule, per_day| {
-        let mut w = world(rule, per_day, 16);
+        let mut w = empty(rule, per_day, 16);
         for _ in 0..2 {
             for other in 0..10 {
                 run(&mut w, &[100 + 2 * other, 101 + 2 * other], Level::Published);
@@ -209,7 +340,7 @@ fn what_more_bytes_would_have_kept_is_counted() {
 #[test]
 fn budget_moves_its_threshold_with_the_bucket() {
     let per_day = 24 * 12 * 100 * BLOCK;
-    let mut w = world(Admission::Budget, per_day, 128);
+    let mut w = empty(Admission::Budget, per_day, 128);
     pass(&mut w, time_of(10, per_day));
     run(&mut w, &[1, 2], Level::Published);
     assert_eq!(recorded(&w), [], "a tenth of five minutes' worth: new blocks are rejected");
@@ -223,21 +354,17 @@ fn budget_moves_its_threshold_with_the_bucket() {
 /// A new rate and a new rule hold from the next decision on.
 #[test]
 fn a_new_rate_holds_at_once() {
-    let mut w = world(Admission::SecondTouch, BLOCK, 64);
+    let mut w = empty(Admission::SecondTouch, BLOCK, 64);
     pass(&mut w, 1_000_000);
-    let mut policy = w.core.config().policy;
-    let limits = w.core.config().limits;
-    (policy.nvme_admission, policy.nvme_bytes_per_day) = (Admission::All, 0);
-    let (host_bytes_max, nvme_bytes_max) = (limits.host_bytes_max, limits.nvme_bytes_max);
-    w.event(Event::Reconfigure { policy, host_bytes_max, nvme_bytes_max }).unwrap();
     run(&mut w, &[1, 2, 3], Level::Published);
+    assert_eq!(recorded(&w), []);
+    set(&mut w, |policy| (policy.nvme_admission, policy.nvme_bytes_per_day) = (Admission::All, 0));
+    idle(&mut w, 0);
     assert_eq!((recorded(&w), w.core.budget_report().bytes_per_day), (vec![1, 2, 3], 0));
-    policy.nvme_bytes_per_day = BLOCK;
-    w.event(Event::Reconfigure { policy, host_bytes_max, nvme_bytes_max }).unwrap();
+    set(&mut w, |policy| policy.nvme_bytes_per_day = BLOCK);
     run(&mut w, &[7], Level::Published);
     assert_eq!(recorded(&w), [1, 2, 3]);
-    pass(&mut w, DAY_US);
-    run(&mut w, &[7], Level::Published);
+    idle(&mut w, DAY_US);
     assert_eq!(recorded(&w), [1, 2, 3, 7]);
 }
 

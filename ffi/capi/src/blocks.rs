@@ -313,7 +313,8 @@ pub unsafe extern "C" fn kvt_channel_load(
 /// @param failed  As `kvt_channel_load`: indices of the blocks that are not cached.
 /// @param failed_count  As `kvt_channel_load`.
 /// @return `KVT_OK`; `KVT_ENOSPC` if there is no room for the blocks; `KVT_ENOTADMITTED` if the parent is not cached
-///     (any more), or the blocks will not be kept at that level; `KVT_EINVAL` if a hash is zero or the parent is
+///     (any more), or the blocks will not be kept at that level; `KVT_EOVERBUDGET` as `kvt_channel_publish`;
+///     `KVT_EINVAL` if a hash is zero or the parent is
 ///     missing; `KVT_EAGAIN`, `KVT_ELIMIT`, `KVT_ETIMEDOUT`, `KVT_EDAEMON` as `kvt_channel_load`.
 /// Thread safety: one thread per channel at a time.
 /// Example: `kvt_channel_store(channel, 0, NULL, hashes, blocks, 12, KVT_LEVEL_PUBLISHED, 0, NULL, NULL);`

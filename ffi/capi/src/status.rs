@@ -58,6 +58,8 @@ pub enum kvt_status {
     KVT_ECORRUPT = 22,
     /// The device that holds tier 0 is lost, or refused memory, a copy or a launch.
     KVT_EDEVICE = 23,
+    /// The block is cached and not on NVMe: the write budget (`bytes_per_day`) is used up. It is written when the budget refills.
+    KVT_EOVERBUDGET = 24,
 }
 
 impl kvt_status {
@@ -88,6 +90,7 @@ impl kvt_status {
             Status::Internal => kvt_status::KVT_EINTERNAL,
             Status::Corrupt => kvt_status::KVT_ECORRUPT,
             Status::Device => kvt_status::KVT_EDEVICE,
+            Status::OverBudget => kvt_status::KVT_EOVERBUDGET,
         }
     }
 }

@@ -238,7 +238,8 @@ fn space(space: &SpaceStatus, sessions: &[SessionInfo], out: &mut String) -> fmt
         let (blocks, lost) = (core.over_budget_drops, bytes(core.over_budget_drop_bytes));
         writeln!(
             out,
-            "  budget   {day} a day, {left} available; {blocks} blocks ({lost}) dropped unwritten since start"
+            "  budget   {day} a day, {left} available; {} blocks wait for it; {blocks} ({lost}) dropped unwritten since start",
+            space.budget.waiting_blocks
         )?;
     }
     if core.unwritten_drops > 0 {
@@ -322,7 +323,7 @@ mod tests {
                     "over_budget_drops": 12, "over_budget_drop_bytes": 49152,
                     "unwritten_drops": 3, "unwritten_drop_bytes": 12288, "records_failed": 1},
                 "occupancy": {"published": 7, "nvme_slots": 4, "cold": 6, "keeping": 1}, "canary": {"checked": 3, "written_failed": 1},
-                "endurance": {"bytes_per_day": 1099511627776, "left_bytes": 1073741824},
+                "endurance": {"bytes_per_day": 1099511627776, "left_bytes": 1073741824, "waiting_blocks": 6},
                 "attached": [{"session": 4, "stalled_us": 1500}]}]}"#;
         let text = render(&serde_json::from_str(status).unwrap());
         let lines: Vec<&str> = text.lines().collect();
@@ -343,7 +344,7 @@ mod tests {
             "a day, rated for 1.00 PiB, endurance left: 1 d 0 h",
             "nvme     8 of 9 published blocks stored since start, 1 being written; 6 cached only on NVMe",
             "restored 5 blocks, 2 not restored",
-            "budget   1.00 TiB a day, 1.00 GiB available; 12 blocks (48.0 KiB) dropped unwritten since start",
+            "budget   1.00 TiB a day, 1.00 GiB available; 6 blocks wait for it; 12 (48.0 KiB) dropped unwritten since start",
             "budget     1.00 TiB a day; 1.00 GiB written in the last 1 h 0 min; 12 blocks (48.0 KiB) dropped unwritten",
             "CORRUPT  1 of 3 sampled pages",
             "DROPPED  1 blocks not recorded",

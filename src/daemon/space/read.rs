@@ -45,6 +45,7 @@ impl Space {
                 // Relays wait for events, which would take the whole grace period.
                 self.end_relays();
                 self.admit_all(now_us);
+                self.tell(now_us, Event::Ending);
             }
             SpaceMessage::Retire => return self.retire(now_us),
             SpaceMessage::Operate(asked) => self.operate(now_us, *asked),

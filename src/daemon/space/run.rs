@@ -401,6 +401,7 @@ impl Space {
             self.end_relays();
             self.retiring = true;
             self.drain_until_us = Some(now_us + RETIRE_US);
+            self.tell(now_us, Event::Ending);
         }
         false
     }
@@ -409,6 +410,10 @@ impl Space {
     /// then the transfers in flight. After the deadline, everything still in flight is logged.
     fn has_drained(&mut self, now_us: u64) -> bool {
         let Some(until_us) = self.drain_until_us else { return false };
+        if self.core.is_admitting() && now_us < until_us {
+            self.tell(now_us, Event::Tick);
+            return false;
+        }
         let in_flight: usize = self.session_entries.sessions().map(|(_, session)| session.in_flight()).sum();
         if in_flight > 0 && now_us < until_us {
             return false;
@@ -426,7 +431,8 @@ impl Space {
                 self.number
             );
         }
-        transfers + log_requests == 0 || now_us >= until_us
+        // Blocks admitted at the end may wait for a region.
+        transfers + log_requests + self.regions_asked == 0 || now_us >= until_us
     }
 
     /// Return all slabs with their memory; no copies or transfers are in flight.

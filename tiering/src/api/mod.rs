@@ -210,6 +210,9 @@ pub enum Event<'a> {
     },
     /// Time passed: check deadlines and watermarks.
     Tick,
+    /// The daemon stops, or the space is retired: write what the write budget allows, and keep nothing of it for later. Ticks follow
+    /// as long as [`Core::is_admitting`](crate::Core::is_admitting).
+    Ending,
 }
 
 /// Output of the core, for the daemon to execute.

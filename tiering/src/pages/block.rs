@@ -171,6 +171,8 @@ pub(crate) struct Blocks {
     pub to_erase: List,
     /// Number of blocks that are [`Block::committed`].
     pub committed: u32,
+    /// Number of blocks that are [`Block::over_budget`].
+    pub over_budget: u32,
     /// Bytes of the pages of leased blocks, without those out of window.
     pub leased_bytes: u64,
 }
@@ -189,6 +191,7 @@ impl Blocks {
             to_record: List::default(),
             to_erase: List::default(),
             committed: 0,
+            over_budget: 0,
             leased_bytes: 0,
         }
     }
@@ -284,6 +287,16 @@ impl Blocks {
         match (was, committed) {
             (false, true) => self.committed += 1,
             (true, false) => self.committed -= 1,
+            _ => {}
+        }
+    }
+
+    /// Record whether a block is not admitted only because the write budget was used up.
+    pub fn set_over_budget(&mut self, b: u32, over_budget: bool) {
+        let was = std::mem::replace(&mut self.recs[b as usize].over_budget, over_budget);
+        match (was, over_budget) {
+            (false, true) => self.over_budget += 1,
+            (true, false) => self.over_budget -= 1,
             _ => {}
         }
     }

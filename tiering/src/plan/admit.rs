@@ -13,11 +13,30 @@ use serde::{Deserialize, Serialize};
 /// chain is admitted from its beginning when it is next looked up.
 const CHAIN_MAX: u64 = 256;
 
+/// Blocks that one tick judges again.
+const JUDGED_MAX: u32 = 4096;
+/// Minimum time between two passes over the refused blocks.
+const PASS_US: u64 = 1_000_000;
+
 /// The write budget of a space, and the frequency sketch of its blocks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct WriteBudget {
     bucket: Bucket,
     frequency: FrequencySketch,
+    pass: Pass,
+}
+
+/// The pass over all blocks that admits refused ones when the bucket has refilled: no request may come that would.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Pass {
+    /// The block to judge next.
+    next: BlockId,
+    /// Blocks left to judge in this pass.
+    left: u32,
+    /// When it starts or goes on; `None`: no refused block waits for bytes.
+    due_us: Option<u64>,
+    /// The space ends: the last pass keeps no bytes for later.
+    is_last: bool,
 }
 
 /// State of a space's write budget.
@@ -35,16 +54,20 @@ pub struct BudgetReport {
     pub committed_bytes: u64,
     /// Bytes written beyond the budget because host memory was short.
     pub debt_bytes: u64,
+    /// Cached blocks that are not written because the budget is used up. They are written when it refills, unless they are dropped
+    /// before.
+    pub waiting_blocks: u64,
 }
 
 impl WriteBudget {
-    /// Create the state of a new space: nothing may be written yet, and no block was used before.
+    /// Create the state of a new space: no block was used before.
     pub fn new(cfg: &SpaceConfig, slot_bytes: u64) -> WriteBudget {
         let entries = if cfg.limits.nvme_bytes_max > 0 { cfg.limits.entries_max } else { 0 };
         let whole = slot_bytes.saturating_mul(cfg.shards.into());
         WriteBudget {
             bucket: Bucket::new(cfg.policy.nvme_bytes_per_day, whole),
             frequency: FrequencySketch::new(entries),
+            pass: Pass::default(),
         }
     }
 
@@ -53,10 +76,37 @@ impl WriteBudget {
         self.bucket.advance(now_us);
     }
 
-    /// Change the rate.
+    /// The space has blocks of an earlier run: it does not begin with bytes that run may have used.
+    pub fn recovered(&mut self) {
+        self.bucket.empty();
+    }
+
+    /// Change the rate. Refused blocks are judged again soon.
     pub fn set_rate(&mut self, now_us: u64, per_day: u64) {
         self.bucket.advance(now_us);
+        let before = self.bucket.per_day();
         self.bucket.set_rate(per_day);
+        if self.bucket.per_day() != before && self.pass.due_us.is_some() {
+            self.judge_again(now_us);
+        }
+    }
+
+    /// Judge all refused blocks again at the next tick, which is due now.
+    pub fn judge_again(&mut self, now_us: u64) {
+        (self.pass.left, self.pass.due_us) = (0, Some(now_us));
+    }
+
+    /// Return when the next tick is due for refused blocks.
+    pub fn due_us(&self) -> Option<u64> {
+        self.pass.due_us
+    }
+
+    /// Judge refused blocks again when there are bytes for one.
+    fn judge_later(&mut self, now_us: u64) {
+        if !self.pass.is_last {
+            let at = now_us.saturating_add(self.bucket.next_us().max(PASS_US));
+            self.pass.due_us.get_or_insert(at);
+        }
     }
 
     /// Return the bytes of the tables.
@@ -95,14 +145,12 @@ impl Core {
         let c = self.blocks[b].entry;
         let asked = matches!(why, Why::Published(level) if level > Level::Published);
         self.write_budget.bucket.advance(self.now);
-        self.blocks[b].over_budget = false;
         let uses = self.uses_before(b, asked);
         // With a larger write budget the block would be written.
         let wanted = uses.is_none_or(|uses| uses > 0) || self.cfg.policy.nvme_admission == Admission::All;
-        if !self.is_worthy(b, uses) {
-            self.blocks[b].over_budget = wanted;
-            self.counters.refused_budget += u64::from(wanted);
-            self.counters.refused_unworthy += u64::from(!wanted);
+        let is_last = why == Why::Refilled && self.write_budget.pass.is_last;
+        if !is_last && !self.is_worthy(b, uses) {
+            self.refuse(b, why, wanted, !wanted);
             return false;
         }
         let free = self.write_budget.bucket.free(self.committed_bytes());
@@ -112,8 +160,7 @@ impl Core {
             blocks += u64::from(count.0);
             bytes += count.1;
             if bytes > free || blocks > CHAIN_MAX && !asked {
-                self.blocks[b].over_budget = wanted && bytes > free;
-                self.counters.refused_budget += 1;
+                self.refuse(b, why, wanted && bytes > free, false);
                 return false;
             }
             above = self.index.recs[above as usize].parent;
@@ -131,6 +178,64 @@ impl Core {
             next = self.index.recs[next as usize].parent;
         }
         true
+    }
+
+    /// Refuse a block. `over_budget`: with a larger write budget it would be written. `unworthy`: only the rule keeps it out.
+    fn refuse(&mut self, b: BlockId, why: Why, over_budget: bool, unworthy: bool) {
+        self.blocks.set_over_budget(b, over_budget);
+        if why != Why::Refilled {
+            self.counters.refused_budget += u64::from(!unworthy);
+            self.counters.refused_unworthy += u64::from(unworthy);
+        }
+        if self.may_be_admitted_later(b) {
+            self.write_budget.judge_later(self.now);
+        }
+    }
+
+    /// Return whether more bytes would admit a refused block: under `second-touch` only one that was used before.
+    fn may_be_admitted_later(&self, b: BlockId) -> bool {
+        self.cfg.policy.nvme_admission != Admission::SecondTouch || self.blocks[b].over_budget
+    }
+
+    /// Judge refused blocks again, if a pass is due: the next [`JUDGED_MAX`] of all blocks, as long as there are bytes.
+    pub(crate) fn admit_refilled(&mut self) {
+        let mut pass = &mut self.write_budget.pass;
+        if pass.due_us.is_none_or(|due_us| due_us > self.now) {
+            return;
+        }
+        pass.due_us = None;
+        if pass.left == 0 {
+            pass.left = self.blocks.recs.len() as u32;
+        }
+        for _ in 0..JUDGED_MAX.min(pass.left) {
+            if self.write_budget.bucket.free(self.committed_bytes()) < self.slot_bytes {
+                self.write_budget.pass.left = 0;
+                return self.write_budget.judge_later(self.now);
+            }
+            pass = &mut self.write_budget.pass;
+            let b = if (pass.next as usize) < self.blocks.recs.len() { pass.next } else { 0 };
+            (pass.next, pass.left) = (b + 1, pass.left - 1);
+            let block = &self.blocks[b];
+            let is_refused = block.not_admitted && block.entry != NONE && self.is_unpersisted(b);
+            if is_refused && self.may_be_admitted_later(b) {
+                self.persist(b, Why::Refilled);
+            }
+        }
+        if self.write_budget.pass.left > 0 {
+            self.write_budget.pass.due_us = Some(self.now);
+        }
+    }
+
+    /// The space ends: admit what the write budget allows, and keep nothing for later.
+    pub(crate) fn admit_last(&mut self) {
+        self.write_budget.pass.is_last = true;
+        self.write_budget.judge_again(self.now);
+    }
+
+    /// Return whether refused blocks are to be judged again now ([`Event::Tick`](crate::api::Event::Tick)).
+    #[must_use]
+    pub fn is_admitting(&self) -> bool {
+        self.write_budget.pass.due_us.is_some_and(|due_us| due_us <= self.now)
     }
 
     /// Return how often a block was used before. Return `None` if that does not matter: every block is written, or another shard's
@@ -250,6 +355,7 @@ impl Core {
             left_bytes: if bucket.per_day() == 0 { 0 } else { bucket.free(committed_bytes) },
             committed_bytes,
             debt_bytes: bucket.debt(),
+            waiting_blocks: self.blocks.over_budget.into(),
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Every byte written is charged. The bytes of admitted blocks are *committed* and subtracted from the bytes that may still be
 //! admitted, so that a decision sees the cost of earlier ones. Forced writes were not committed: they leave debt, which is paid off
-//! before further admissions. The bucket begins empty: a daemon that is restarted repeatedly writes no more than one that runs
-//! continuously.
+//! before further admissions. A new space begins with five minutes' worth. One that recovers blocks begins empty: a daemon that is
+//! restarted repeatedly writes no more than one that runs continuously.
 
 use serde::{Deserialize, Serialize};
 
@@ -36,9 +36,18 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// Create an empty bucket; the largest admission takes `least` bytes.
+    /// Create a bucket that counts as full; the largest admission takes `least` bytes.
     pub fn new(per_day: u64, least: u64) -> Bucket {
-        Bucket { per_day: per_day.min(RATE_MAX), least, left: 0, part: 0, at: None }
+        let mut bucket = Bucket { per_day: per_day.min(RATE_MAX), least, left: 0, part: 0, at: None };
+        if per_day > 0 {
+            bucket.left = i64::try_from(bucket.full()).unwrap_or(i64::MAX);
+        }
+        bucket
+    }
+
+    /// Remove all bytes that may be written; debt stays.
+    pub fn empty(&mut self) {
+        self.left = self.left.min(0);
     }
 
     /// Advance the time.
@@ -53,9 +62,13 @@ impl Bucket {
         self.left = self.left.saturating_add(bytes).min(self.saved_max());
     }
 
-    /// Change the rate. Savings and debt stay within the limits of the new rate.
+    /// Change the rate. Savings and debt stay within the limits of the new rate, and savings shrink with it: the bytes that a space
+    /// saved belong to the spaces that share the disks.
     pub fn set_rate(&mut self, per_day: u64) {
-        self.per_day = per_day.min(RATE_MAX);
+        let before = std::mem::replace(&mut self.per_day, per_day.min(RATE_MAX));
+        if self.left > 0 && self.per_day < before {
+            self.left = (i128::from(self.left) * i128::from(self.per_day) / i128::from(before)) as i64;
+        }
         self.left = match self.per_day {
             0 => 0,
             _ => self.left.clamp(-self.owed_max(), self.saved_max()),
@@ -67,8 +80,20 @@ impl Bucket {
         if self.per_day == 0 {
             return FULL;
         }
-        let full = u128::from((self.per_day / FULL_PER_DAY).max(self.least).max(1));
+        let full = u128::from(self.full());
         (u128::from(self.free(committed)) * u128::from(FULL) / full).min(u128::from(FULL)) as u32
+    }
+
+    /// Return the microseconds until the largest admission would be free if nothing were now; debt is paid before.
+    pub fn next_us(&self) -> u64 {
+        let bytes = u128::from(self.least.max(1)) + u128::from(self.debt());
+        let per_day = u128::from(self.per_day);
+        (bytes * u128::from(DAY_US)).checked_div(per_day).map_or(0, |us| u64::try_from(us).unwrap_or(u64::MAX))
+    }
+
+    /// Return the bytes at which the bucket counts as full.
+    fn full(&self) -> u64 {
+        (self.per_day / FULL_PER_DAY).max(self.least).max(1)
     }
 
     /// Return the bytes that may be admitted in addition to the committed ones.
@@ -113,6 +138,12 @@ mod tests {
 
     const HOUR: u64 = DAY_US / 24;
 
+    fn empty(per_day: u64, least: u64) -> Bucket {
+        let mut bucket = Bucket::new(per_day, least);
+        bucket.empty();
+        bucket
+    }
+
     proptest! {
         /// A caller that writes only free bytes never writes more than has accrued, to the byte, and always gets the bytes accrued
         /// within the last hour.
@@ -122,7 +153,7 @@ mod tests {
             least in 1u64..1 << 20,
             ops in prop::collection::vec((any::<bool>(), 0u64..HOUR / 2, 0u64..=100), 1..200),
         ) {
-            let mut bucket = Bucket::new(per_day, least);
+            let mut bucket = empty(per_day, least);
             bucket.advance(1_000);
             let (mut now, mut spent, mut saved) = (1_000u64, 0u64, 0u64);
             for (spend, passed, percent) in ops {
@@ -149,7 +180,7 @@ mod tests {
         /// Small steps accrue the same bytes as one large step.
         #[test]
         fn nothing_is_lost_between_two_looks(per_day in 1u64..1 << 50, steps in prop::collection::vec(1u64..HOUR / 100, 1..99)) {
-            let (mut often, mut once) = (Bucket::new(per_day, 0), Bucket::new(per_day, 0));
+            let (mut often, mut once) = (empty(per_day, 0), empty(per_day, 0));
             often.advance(7);
             once.advance(7);
             let mut now = 7;
@@ -163,17 +194,20 @@ mod tests {
     }
 
     #[test]
-    fn it_begins_empty_whatever_the_clock_says() {
+    fn it_begins_full_and_is_empty_once_emptied_whatever_the_clock_says() {
         let mut bucket = Bucket::new(24_000, 1);
         bucket.advance(u64::MAX / 2);
+        assert_eq!((bucket.free(0), bucket.fill(0)), (24_000 / FULL_PER_DAY, FULL));
+        bucket.empty();
         assert_eq!((bucket.free(0), bucket.fill(0)), (0, 0));
+        assert_eq!(Bucket::new(1, 1_000).free(0), 1_000, "the first admission fits");
         bucket.advance(u64::MAX / 2 + 5 * HOUR);
         assert_eq!(bucket.free(0), 1000, "at most one hour is saved");
     }
 
     #[test]
     fn what_was_not_committed_leaves_debt_of_a_day_at_most() {
-        let mut bucket = Bucket::new(24_000, 1);
+        let mut bucket = empty(24_000, 1);
         bucket.advance(0);
         bucket.charge(3_000);
         assert_eq!((bucket.debt(), bucket.free(0), bucket.fill(0)), (3_000, 0, 0));
@@ -187,7 +221,7 @@ mod tests {
 
     #[test]
     fn what_is_committed_is_seen_by_the_next_decision() {
-        let mut bucket = Bucket::new(FULL_PER_DAY * 2048, 1);
+        let mut bucket = empty(FULL_PER_DAY * 2048, 1);
         bucket.advance(0);
         bucket.advance(DAY_US / FULL_PER_DAY);
         assert_eq!((bucket.fill(0), bucket.free(0)), (FULL, 2048));
@@ -199,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_new_rate_holds_at_once_and_none_is_no_bound() {
-        let mut bucket = Bucket::new(24_000, 1);
+        let mut bucket = empty(24_000, 1);
         bucket.advance(0);
         bucket.advance(HOUR);
         bucket.set_rate(2_400);
@@ -211,12 +245,12 @@ mod tests {
         bucket.charge(1 << 50);
         assert_eq!((bucket.fill(1 << 50), bucket.free(1 << 50), bucket.debt()), (FULL, u64::MAX, 0));
         bucket.set_rate(2_400);
-        assert_eq!(bucket.free(0), 0, "the bucket begins empty");
+        assert_eq!(bucket.free(0), 0, "a bound that is new begins empty");
     }
 
     #[test]
     fn the_largest_admission_fits_into_a_small_bucket() {
-        let mut bucket = Bucket::new(24, 1_000);
+        let mut bucket = empty(24, 1_000);
         bucket.advance(0);
         bucket.advance(2_000 * HOUR);
         assert_eq!((bucket.fill(0), bucket.free(0)), (FULL, 1_000));

@@ -52,6 +52,7 @@ const RECLAIM: u8 = 49;
 const FREED: u8 = 50;
 const PIN: u8 = 51;
 const EVICT: u8 = 52;
+const ENDING: u8 = 53;
 const _: () = assert!(Op::ALL.len() <= POLL as usize, "kinds below POLL are requests");
 
 impl<'a> Input<'a> {
@@ -123,6 +124,7 @@ impl<'a> Input<'a> {
                 new(RECONFIGURE, &[host_bytes_max, nvme_bytes_max], List::Policy(policy))
             }
             Event::Tick => new(TICK, &[], List::None),
+            Event::Ending => new(ENDING, &[], List::None),
             Event::Pin { hash, pinned } => new(PIN, &[hash as u64, (hash >> 64) as u64, pinned.into()], List::None),
             Event::Evict { hash: None } => new(EVICT, &[], List::None),
             Event::Evict { hash: Some(hash) } => new(EVICT, &[hash as u64, (hash >> 64) as u64, 1], List::None),
@@ -307,6 +309,7 @@ impl<'a> Reader<'a> {
                 Event::Reconfigure { policy, host_bytes_max: n[0], nvme_bytes_max: n[1] }
             }
             TICK => Event::Tick,
+            ENDING => Event::Ending,
             PIN => Event::Pin { hash: hash(0), pinned: n[2] != 0 },
             EVICT => Event::Evict { hash: (n[2] != 0).then(|| hash(0)) },
             RECLAIM => Event::Reclaim { cached: n[0] != 0 },

@@ -75,7 +75,8 @@ impl Core {
             Some(ShardCopy::End) | None => return Err(Status::NotAdmitted),
         };
         if !self.persist(block, Why::Published(level)) {
-            return Err(Status::NotAdmitted);
+            let over_budget = self.blocks[block].over_budget;
+            return Err(if over_budget { Status::OverBudget } else { Status::NotAdmitted });
         }
         self.disk_failing().map_or(Ok(Some(block)), Err)
     }

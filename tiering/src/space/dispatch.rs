@@ -61,6 +61,10 @@ impl Core {
                 self.tick();
                 Ok(())
             }
+            Event::Ending => {
+                self.admit_last();
+                Ok(())
+            }
         }
     }
 
@@ -204,12 +208,15 @@ impl Core {
         // housekeeping.
         let housekeeping = (before.host_bytes_max, before.nvme_bytes_max) != (host_bytes_max, nvme_bytes_max)
             || Policy { nvme_bytes_per_day: self.cfg.policy.nvme_bytes_per_day, ..policy } != self.cfg.policy;
-        self.cfg.policy = policy;
+        let new_rule = std::mem::replace(&mut self.cfg.policy, policy).nvme_admission != policy.nvme_admission;
         if let Some(prefetch) = &mut self.prefetch {
             prefetch.configure(crate::predict::Config { scoring: policy.attention.policy });
         }
         self.index.order.configure(self.now, policy.eviction, policy.retention);
         self.write_budget.set_rate(self.now, policy.nvme_bytes_per_day);
+        if new_rule {
+            self.write_budget.judge_again(self.now);
+        }
         self.cfg.limits.host_bytes_max = host_bytes_max;
         if self.has_nvme() {
             // 0 would mean: no NVMe tier. One byte holds no slot either.
@@ -239,6 +246,7 @@ impl Core {
             self.trim_blocks();
             self.trim_disk();
             self.return_idle_disk();
+            self.admit_refilled();
             self.wake_disk();
         }
         self.wake_all();

@@ -297,6 +297,7 @@ impl Core {
         (block.entry, block.next_copy) = (NONE, Link::default());
         let (slot, refs, waited) = (block.slot, block.refs(), std::mem::take(&mut block.waited));
         self.blocks.set_persist(b, PersistState::No);
+        self.blocks.set_over_budget(b, false);
         if waited {
             self.end_publishes(c, self.blocks[b].shard, Status::NotAdmitted);
         }

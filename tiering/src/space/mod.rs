@@ -221,7 +221,7 @@ impl Core {
     pub fn next_deadline(&self) -> Option<u64> {
         let ops = self.deadlines.first().map(|d| d.0);
         let expires = self.index.order.expires_us().map(|us| us.max(self.now));
-        [ops, self.timer, expires, self.late_due()].into_iter().flatten().min()
+        [ops, self.timer, expires, self.late_due(), self.write_budget.due_us()].into_iter().flatten().min()
     }
 
     /// Return the counters.

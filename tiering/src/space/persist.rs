@@ -15,6 +15,8 @@ pub(crate) enum Why {
     Published(Level),
     /// It was looked up again.
     Attached,
+    /// It was refused before, and the write budget has refilled, or the space ends.
+    Refilled,
 }
 
 impl Core {
@@ -75,7 +77,8 @@ impl Core {
         self.blocks[b].record_fails = 0;
         self.blocks.set_persist(b, PersistState::Waits);
         self.set_aside(b);
-        (self.blocks[b].not_admitted, self.blocks[b].over_budget) = (false, false);
+        self.blocks[b].not_admitted = false;
+        self.blocks.set_over_budget(b, false);
         self.settle_hosts_of(b);
         self.update_persist(b);
     }

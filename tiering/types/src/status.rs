@@ -55,5 +55,7 @@ codes! {
         Corrupt = 22 c"a page's bytes differ from the stored ones",
         /// The device that holds tier 0 is lost, or refused memory, a copy or a launch: this session ends.
         Device = 23 c"the device of tier 0 is lost, or refused memory, a copy or a launch",
+        /// The block is cached and not on NVMe: the write budget (`bytes_per_day`) is used up. It is written when the budget refills.
+        OverBudget = 24 c"not on NVMe yet: the write budget (bytes_per_day) is used up; it is written when the budget refills",
     }
 }

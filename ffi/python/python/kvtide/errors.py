@@ -71,7 +71,7 @@ class NotPermitted(Error, PermissionError):
 
 
 class NotAdmitted(Error):
-    """The admission policy rejected the block; it is not cached."""
+    """The admission policy rejected the block, or its parent is not cached."""
 
 
 class LimitReached(Error):
@@ -102,6 +102,10 @@ class DeviceFailed(Error):
     """A device is lost, is out of memory, or lacks a required feature. The text names the device and the reason."""
 
 
+class OverBudget(Error):
+    """The block is cached and not on NVMe: the write budget (``bytes_per_day``) is used up. It is written when the budget refills."""
+
+
 #: Exception class of each status code.
 BY_CODE: dict[int, type[Error]] = dict(
     enumerate(
@@ -129,6 +133,7 @@ BY_CODE: dict[int, type[Error]] = dict(
             InternalError,
             Corrupt,
             DeviceFailed,
+            OverBudget,
         ),
         start=1,
     )

@@ -296,6 +296,17 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
     core_counter!("kvtide_record_failures", "Records rejected by index logs.", records_failed),
     core_counter!("kvtide_unwritten_drops", "Blocks dropped before their write to NVMe was complete.", unwritten_drops),
+    Family::gauge(
+        "kvtide_over_budget_blocks",
+        "Cached blocks that are not on NVMe because bytes_per_day is used up.",
+        |snapshot, samples| {
+            each(snapshot, samples, |space, of| {
+                if space.budget.bytes_per_day > 0 {
+                    of.whole(&[], space.budget.waiting_blocks);
+                }
+            });
+        },
+    ),
     core_counter!(
         "kvtide_over_budget_drops",
         "Blocks dropped unwritten that a larger bytes_per_day would have saved.",

@@ -183,7 +183,8 @@ impl Channel {
     /// block before them, 0 at the root. Waits until all of them have reached `level` or cannot reach it. Return the level reached.
     ///
     /// # Errors
-    /// `NotAdmitted`: not all of them will be persisted; lookups may find them while the daemon runs. `TimedOut`: the level was not
+    /// `NotAdmitted`: not all of them will be persisted; lookups may find them while the daemon runs. `OverBudget`: the write budget is
+    /// used up; they are persisted when it refills. `TimedOut`: the level was not
     /// reached in time; lookups can find the blocks, which may reach the level later. `State`: a block is not sealed.
     pub fn publish(
         &mut self,

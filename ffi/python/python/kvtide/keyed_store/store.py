@@ -30,7 +30,9 @@ SETTLE_S = 10.0
 #: Longest lease of a load, in seconds. A lease does not end while a load from it runs; the daemon requires a limit.
 LEASE_S = 60.0
 #: Errors that concern a single block and not the session.
-ORDINARY = (errors.NotFound, errors.NoSpace, errors.NotAdmitted, errors.Corrupt, errors.TransferFailed, errors.Lost, errors.Busy)
+ORDINARY = (
+    errors.NotFound, errors.NoSpace, errors.NotAdmitted, errors.OverBudget, errors.Corrupt, errors.TransferFailed, errors.Lost, errors.Busy,
+)
 
 
 #: Keys that begin with this have blocks that no other machine can use, so relays do not copy them.
