@@ -13,8 +13,6 @@ use serde::{Deserialize, Serialize};
 /// chain is admitted from its beginning when it is next looked up.
 const CHAIN_MAX: u64 = 256;
 
-/// Blocks that one tick judges again.
-const JUDGED_MAX: u32 = 4096;
 /// Minimum time between two passes over the refused blocks.
 const PASS_US: u64 = 1_000_000;
 
@@ -150,7 +148,7 @@ impl Core {
         let wanted = uses.is_none_or(|uses| uses > 0) || self.cfg.policy.nvme_admission == Admission::All;
         let is_last = why == Why::Refilled && self.write_budget.pass.is_last;
         if !is_last && !self.is_worthy(b, uses) {
-            self.refuse(b, why, wanted, !wanted);
+            self.not_admitted(b, why, wanted, !wanted);
             return false;
         }
         let free = self.write_budget.bucket.free(self.committed_bytes());
@@ -160,7 +158,7 @@ impl Core {
             blocks += u64::from(count.0);
             bytes += count.1;
             if bytes > free || blocks > CHAIN_MAX && !asked {
-                self.refuse(b, why, wanted && bytes > free, false);
+                self.not_admitted(b, why, wanted && bytes > free, false);
                 return false;
             }
             above = self.index.recs[above as usize].parent;
@@ -181,7 +179,7 @@ impl Core {
     }
 
     /// Refuse a block. `over_budget`: with a larger write budget it would be written. `unworthy`: only the rule keeps it out.
-    fn refuse(&mut self, b: BlockId, why: Why, over_budget: bool, unworthy: bool) {
+    fn not_admitted(&mut self, b: BlockId, why: Why, over_budget: bool, unworthy: bool) {
         self.blocks.set_over_budget(b, over_budget);
         if why != Why::Refilled {
             self.counters.refused_budget += u64::from(!unworthy);
@@ -197,7 +195,7 @@ impl Core {
         self.cfg.policy.nvme_admission != Admission::SecondTouch || self.blocks[b].over_budget
     }
 
-    /// Judge refused blocks again, if a pass is due: the next [`JUDGED_MAX`] of all blocks, as long as there are bytes.
+    /// Judge refused blocks again, if a pass is due: the next [`EXAMINED_MAX`] of all blocks, as long as there are bytes.
     pub(crate) fn admit_refilled(&mut self) {
         let mut pass = &mut self.write_budget.pass;
         if pass.due_us.is_none_or(|due_us| due_us > self.now) {
@@ -207,7 +205,7 @@ impl Core {
         if pass.left == 0 {
             pass.left = self.blocks.recs.len() as u32;
         }
-        for _ in 0..JUDGED_MAX.min(pass.left) {
+        for _ in 0..pass.left.min(EXAMINED_MAX as u32) {
             if self.write_budget.bucket.free(self.committed_bytes()) < self.slot_bytes {
                 self.write_budget.pass.left = 0;
                 return self.write_budget.judge_later(self.now);
