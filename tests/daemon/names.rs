@@ -1,8 +1,9 @@
 //! Metric names, labels and label values in docs/reference/metrics.md, the dashboard and the alert rules exist in a scrape of a
-//! daemon under load.
+//! daemon under load; those of relays in the alert rules, in a scrape of a relay.
 
 use crate::http::{get, metric};
 use crate::nvme::{Dir, Engine, NVME_BYTES, nvme_options};
+use crate::shared::metrics_of_a_relay;
 use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -78,7 +79,7 @@ fn names(text: &str) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// Return the names, labels and label values of a query that the daemon does not export.
+/// Return the names, labels and label values of a query that are not exported.
 fn problems(query: &str, exported: &Exported) -> Vec<String> {
     let mut problems = Vec::new();
     for (name, rest) in names(query) {
@@ -169,13 +170,16 @@ fn what_operators_name_is_what_a_loaded_daemon_exports() {
     let mut queries = Vec::new();
     dashboard_queries(&serde_json::from_str(DASHBOARD).unwrap(), &mut queries);
     let of_dashboard = queries.iter().flat_map(|query| problems(query, &exported));
+    let with_relay = Exported::read(&(page + &metrics_of_a_relay(&daemon)));
     let rules = ALERTS.lines().filter_map(|line| line.trim().strip_prefix("expr: "));
-    let of_alerts = rules.clone().flat_map(|query| problems(query, &exported));
+    let of_alerts = rules.clone().flat_map(|query| problems(query, &with_relay));
     let found: Vec<String> = of_dashboard.chain(of_alerts).collect();
     assert!(found.is_empty(), "{found:#?}");
     assert!(queries.len() > 40 && rules.count() > 10, "fewer queries found than the dashboard and the rules contain");
-    for (name, _) in names(ALERTS).into_iter().chain(names(DASHBOARD)) {
-        assert!(exported.samples.contains_key(name), "{name} appears outside of a query and is not exported");
+    for (text, exported) in [(ALERTS, &with_relay), (DASHBOARD, &exported)] {
+        for (name, _) in names(text) {
+            assert!(exported.samples.contains_key(name), "{name} appears outside of a query and is not exported");
+        }
     }
 }
 

@@ -71,6 +71,13 @@ fn metric(address: SocketAddr, name: &str) -> u64 {
     line.unwrap_or_else(|| panic!("{name} is not in {text}")).rsplit(' ').next().unwrap().parse().unwrap()
 }
 
+/// Return all metrics of a relay of a daemon.
+pub fn metrics_of_a_relay(daemon: &PrivateDaemon) -> String {
+    let dir = Dir::new();
+    let relay = relay(&dir, daemon, "");
+    http(relay.listen(), "GET /metrics", "").1
+}
+
 /// Wait until a metric has a value.
 pub fn until_metric(address: SocketAddr, name: &str, least: u64) {
     let deadline = Instant::now() + BOUND;
