@@ -31,6 +31,11 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Return whether a part of a name has the form of an HMAC.
+pub(crate) fn is_tag(part: &str) -> bool {
+    part.len() == 64 && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 /// Name of a run in a store: ASCII, at most 208 bytes, usable as a path of files and as a key of Valkey.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RunName {
@@ -126,8 +131,7 @@ mod tests {
         let parts: Vec<&str> = name.as_str().split('/').collect();
         assert_eq!((parts.len(), parts[0], parts[3]), (5, "v1", "17"));
         for part in [parts[1], parts[2], parts[4]] {
-            assert_eq!(part.len(), 64);
-            assert!(part.bytes().all(|byte| byte.is_ascii_hexdigit() && !byte.is_ascii_uppercase()));
+            assert!(is_tag(part), "{part}");
         }
         assert!(name.as_str().len() <= 208);
         assert!(parts[4].starts_with(&format!("{:032x}", name.id())));

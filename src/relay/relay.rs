@@ -37,6 +37,8 @@ const RETRY: Duration = Duration::from_secs(2);
 const TELL_MIN: Duration = Duration::from_secs(1);
 /// Time between two questions to a store that is not used.
 const PROBE: Duration = Duration::from_secs(5);
+/// Time between two searches for what killed relays have left in the store.
+const LEFTOVERS: Duration = Duration::from_secs(24 * 3600);
 /// Threads that talk to the store.
 const STORE_THREADS: usize = 2;
 
@@ -83,6 +85,7 @@ impl Relay {
             in_flight_kib_max: config.store.in_flight_mib << 10,
             ..EndpointConfig::default()
         };
+        runtime.spawn(remove_leftovers(Arc::clone(&store)));
         let endpoint = Arc::new(Endpoint::new(store, settings));
         runtime.spawn(probe(Arc::clone(&endpoint), probed(&config, &keys)));
         let presence = Arc::new(Presence::new(Arc::clone(&endpoint), PresenceConfig::default()));
@@ -168,6 +171,20 @@ async fn probe(endpoint: Arc<Endpoint>, name: Option<RunName>) {
         }
         // PACE: until the store answers, and while it does.
         tokio::time::sleep(PROBE).await;
+    }
+}
+
+/// Remove what killed relays have left in the store, at the start and once a day.
+async fn remove_leftovers(store: Arc<dyn Store>) {
+    let endpoint = store.endpoint();
+    while let Some(removed) = store.remove_leftovers().await {
+        match removed {
+            Ok(0) => {}
+            Ok(files) => tracing::info!(endpoint, files, "removed temporary files of relays that were killed"),
+            Err(error) => tracing::warn!("{error}"),
+        }
+        // PACE: one search a day.
+        tokio::time::sleep(LEFTOVERS).await;
     }
 }
 

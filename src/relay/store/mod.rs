@@ -4,6 +4,7 @@
 //! dropped at a deadline by [`Endpoint`](crate::endpoint::Endpoint).
 
 mod bounded;
+mod leftovers;
 mod object;
 mod valkey;
 
@@ -51,6 +52,11 @@ pub trait Store: Send + Sync {
 
     /// Delete a run. A run that does not exist is no error.
     async fn delete(&self, name: &RunName) -> Result<(), StoreError>;
+
+    /// Remove what writers that were killed have left. Return the number of files; `None` if they leave nothing in this kind of store.
+    async fn remove_leftovers(&self) -> Option<Result<u64, StoreError>> {
+        None
+    }
 }
 
 /// Kind of an error, for decisions and metrics.

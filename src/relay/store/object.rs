@@ -1,7 +1,7 @@
 //! Object stores through the crate `object_store`: S3 and compatible ones, Google Cloud Storage, Azure, and a directory.
 
 use super::bounded::BoundedConnector;
-use super::{ErrorKind, OBJECT_BYTES_MAX, Put, Store, StoreError, select_cryptography, without_credentials};
+use super::{ErrorKind, OBJECT_BYTES_MAX, Put, Store, StoreError, leftovers, select_cryptography, without_credentials};
 use crate::name::RunName;
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -15,7 +15,9 @@ use object_store::{
     ObjectStoreScheme, PutMode, RetryConfig,
 };
 use std::error::Error;
+use std::io;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -28,6 +30,8 @@ pub struct ObjectStore {
     store: Arc<dyn object_store::ObjectStore>,
     root: Path,
     endpoint: String,
+    /// The directory, if it is one.
+    folder: Option<PathBuf>,
     /// Set once the store has said that it does not know conditional writes.
     unconditional: AtomicBool,
 }
@@ -65,11 +69,13 @@ impl ObjectStore {
                 Arc::new(builder.build().map_err(|error| config(&error))?)
             }};
         }
+        let mut folder = None;
         let (store, root): (Arc<dyn object_store::ObjectStore>, Path) = match scheme {
             ObjectStoreScheme::Local => {
-                let folder = parsed.to_file_path().map_err(|()| config(&"the path is not absolute"))?;
-                let local = object_store::local::LocalFileSystem::new_with_prefix(folder)
+                let path = parsed.to_file_path().map_err(|()| config(&"the path is not absolute"))?;
+                let local = object_store::local::LocalFileSystem::new_with_prefix(&path)
                     .map_err(|error| StoreError::new(ErrorKind::NoBucket, "open the directory", &endpoint, error))?;
+                folder = Some(path);
                 (Arc::new(local), Path::default())
             }
             ObjectStoreScheme::AmazonS3 => (build!(AmazonS3Builder::from_env().with_disable_bulk_delete(true)), root),
@@ -77,7 +83,7 @@ impl ObjectStore {
             ObjectStoreScheme::MicrosoftAzure => (build!(MicrosoftAzureBuilder::from_env()), root),
             _ => return Err(config(&"it is none of s3://, gs://, az:// and file://")),
         };
-        Ok(Self { store, root, endpoint, unconditional: AtomicBool::new(false) })
+        Ok(Self { store, root, endpoint, folder, unconditional: AtomicBool::new(false) })
     }
 
     fn path(&self, name: &RunName) -> Path {
@@ -193,6 +199,13 @@ impl Store for ObjectStore {
             Err(error) => Err(self.describe("delete a run", &error)),
         }
     }
+
+    async fn remove_leftovers(&self) -> Option<Result<u64, StoreError>> {
+        let removed = leftovers::remove(self.folder.as_deref()?).await;
+        Some(removed.map_err(|error| {
+            StoreError::new(kind_of_io(&error), "remove temporary files of ended relays", &self.endpoint, error)
+        }))
+    }
 }
 
 /// HTTP status of an error. The crate keeps its type private, so that only its text has it.
@@ -234,17 +247,21 @@ fn kind_of(error: &object_store::Error) -> ErrorKind {
                 _ => ErrorKind::Garbage,
             };
         }
-        if let Some(io) = cause.downcast_ref::<std::io::Error>() {
-            return match io.kind() {
-                std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::Full,
-                std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => ErrorKind::Refused,
-                std::io::ErrorKind::NotFound => ErrorKind::NoBucket,
-                _ => ErrorKind::Other,
-            };
+        if let Some(io) = cause.downcast_ref::<io::Error>() {
+            return kind_of_io(io);
         }
         source = cause.source();
     }
     ErrorKind::Other
+}
+
+fn kind_of_io(error: &io::Error) -> ErrorKind {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::Full,
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ErrorKind::Refused,
+        io::ErrorKind::NotFound => ErrorKind::NoBucket,
+        _ => ErrorKind::Other,
+    }
 }
 
 /// An error and its causes in one line, each text once.

@@ -4,9 +4,10 @@
 mod common;
 
 use kvtide_relay::store::{ErrorKind, ObjectStore, Put, Store};
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
-fn open(folder: &std::path::Path) -> Result<ObjectStore, kvtide_relay::store::StoreError> {
+fn open(folder: &Path) -> Result<ObjectStore, kvtide_relay::store::StoreError> {
     ObjectStore::open(&format!("file://{}", folder.display()), &[], Duration::from_secs(5))
 }
 
@@ -58,4 +59,52 @@ fn urls_that_are_no_store() {
     let options = [("aws_regoin".to_owned(), "x".to_owned())];
     let error = ObjectStore::open("s3://bucket", &options, Duration::from_secs(5)).err().unwrap();
     assert!(error.kind == ErrorKind::Config && error.text.contains("aws_regoin"), "{error}");
+}
+
+#[tokio::test]
+async fn temporary_files_of_killed_relays_are_removed_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).unwrap();
+    assert_eq!(store.remove_leftovers().await.unwrap().unwrap(), 0, "an empty directory");
+    let name = &common::names(1)[0];
+    store.put_run(name, b"bytes"[..].into()).await.unwrap();
+    let run = folder.path().join(name.as_str());
+    let (shard, tag) = (run.parent().unwrap(), run.file_name().unwrap().to_str().unwrap());
+    let other = shard.join("..").join("other");
+    std::fs::create_dir(&other).unwrap();
+    let age = |path: &Path, age: Duration| {
+        let file = std::fs::File::options().append(true).create(true).open(path).unwrap();
+        file.set_modified(SystemTime::now() - age).unwrap();
+    };
+    let (old, young) = (Duration::from_secs(7200), Duration::from_secs(60));
+    // More files than are looked at without a pause.
+    let leftovers: Vec<PathBuf> = (1..=1_100).map(|number| shard.join(format!("{tag}#{number}"))).collect();
+    leftovers.iter().for_each(|path| age(path, old));
+    // A relay may be writing it now.
+    let written = shard.join(format!("{tag}#1101"));
+    age(&written, young);
+    // No write of a relay has these names.
+    let similar = [
+        run.clone(),
+        shard.join(format!("{tag}#")),
+        shard.join(format!("{tag}#1a")),
+        shard.join(format!("{tag}#1#1")),
+        shard.join(format!("{}#1", &tag[1..])),
+        shard.join("notes#1"),
+        other.join(format!("{tag}#1")),
+        folder.path().join(format!("{tag}#1")),
+    ];
+    similar.iter().for_each(|path| age(path, old));
+    let linked = shard.join(format!("{tag}#1102"));
+    std::os::unix::fs::symlink(&run, &linked).unwrap();
+    assert_eq!(store.remove_leftovers().await.unwrap().unwrap(), 1_100);
+    assert!(leftovers.iter().all(|path| !path.exists()));
+    for path in similar.iter().chain([&written, &linked]) {
+        assert!(path.exists(), "{}", path.display());
+    }
+    assert_eq!(store.get_run(name, None).await.unwrap().unwrap(), b"bytes"[..]);
+    assert_eq!(store.remove_leftovers().await.unwrap().unwrap(), 0);
+    drop(folder);
+    let error = store.remove_leftovers().await.unwrap().unwrap_err();
+    assert!(error.text.contains("remove temporary files") && error.text.contains("No such file"), "{error}");
 }
