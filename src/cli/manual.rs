@@ -34,7 +34,7 @@ Status, metrics and health over HTTP for tools on this machine.
 /etc/kvtide/kvtided.toml
 Configuration of the systemd unit.
 .SH SEE ALSO
-kvtide(1), kvtided.toml(5)
+kvtide(1), kvtided.toml(5), kvtide\-relay(8)
 ";
 
 /// Flags of `kvtide completions`.

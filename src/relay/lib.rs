@@ -9,7 +9,7 @@
 //! | `adapters`, `places` | the socket where engines ask; bounds on connections |
 //! | `http`, `requests` | metrics, recalls, and tokens of blocks; the bodies of these requests |
 //! | [`events`] | KV events for routers |
-//! | [`config`], [`error`] | the TOML file; errors |
+//! | [`command`], [`config`], [`error`] | flags and manual pages; the TOML file; errors |
 //! | [`name`] | keys of a space, and names of runs, which reveal nothing |
 //! | [`run`] | the format of a run; verification of every byte that is read |
 //! | [`store`] | the trait [`Store`](store::Store), its errors, and two implementations |
@@ -25,6 +25,7 @@ mod adapters;
 pub mod breaker;
 pub mod budget;
 mod chains;
+pub mod command;
 pub mod config;
 pub mod endpoint;
 pub mod error;

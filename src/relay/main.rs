@@ -2,6 +2,7 @@
 
 use clap::Parser;
 use kvtide_http::log::Limits;
+use kvtide_relay::command::{Arguments, write_manual};
 use kvtide_relay::config::Config;
 use kvtide_relay::error::Error;
 use kvtide_relay::relay::Relay;
@@ -9,7 +10,6 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::env::VarError;
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use tracing_subscriber::EnvFilter;
@@ -21,23 +21,11 @@ const LOG: &str = "KVTIDE_LOG";
 /// Time between two lines with the number of suppressed lines.
 const TELL: Duration = Duration::from_secs(5);
 
-/// Copy a kvtide daemon's blocks to S3, GCS, Azure, Valkey, Redis or a directory, and back
-#[derive(Debug, Parser)]
-#[command(
-    version,
-    after_help = "Examples:\n  kvtide-relay --config /etc/kvtide/relay.toml\n  kvtide-relay --config /etc/kvtide/relay.toml --check"
-)]
-struct Arguments {
-    /// Configuration file
-    #[arg(long, value_name = "PATH", default_value = "/etc/kvtide/relay.toml")]
-    config: PathBuf,
-    /// Check the configuration, the shared keys and the store's URL and options, and end
-    #[arg(long)]
-    check: bool,
-}
-
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if let Some(dir) = &arguments.man {
+        return written(write_manual(dir));
+    }
     // A store in a directory holds prompts. The other files and the sockets set their modes themselves.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let filter = match log_filter() {
@@ -70,6 +58,13 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Return the exit status of a command without a log.
+fn written(result: Result<(), Error>) -> ExitCode {
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    let _ = writeln!(std::io::stderr(), "kvtide-relay: {error}");
+    ExitCode::FAILURE
 }
 
 /// Return the log filter of the environment.
