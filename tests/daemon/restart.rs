@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Blocks of a published sequence.
 const BLOCKS: u32 = 12;
@@ -92,6 +93,32 @@ fn more_blocks_than_a_request_holds_are_stored() {
     );
     engine.mapped.insert(again, seq);
     engine.step(&[(again, MANY)], MANY).unwrap();
+}
+
+/// Blocks that the write budget refuses wait. The engine sends nothing more; a clean stop writes what has accrued.
+#[test]
+fn what_waits_for_the_write_budget_is_written_at_a_clean_stop() {
+    let dir = Dir::new();
+    // The disk's table is the last one in the configuration.
+    let config = plain(&dir).config.map(|text| text + "bytes_per_day = \"40GiB\"\n");
+    let options = Options { config, ..plain(&dir) };
+    let mut daemon = start(&options);
+    store(&mut Engine::attach(daemon.socket(), 1), 1, Level::Stored);
+    daemon.stop().unwrap();
+    // A space with blocks of an earlier run begins with an empty budget.
+    let mut daemon = start(&options);
+    let mut engine = Engine::attach(daemon.socket(), 1);
+    let seq = engine.write(BLOCKS).unwrap();
+    let refused = engine.channel.publish(seq, 0, 0, &hashes(2, BLOCKS), Level::Stored, BOUND);
+    assert_eq!(refused.map_err(|error| error.status()), Err(Status::OverBudget));
+    let until = Instant::now() + BOUND;
+    let has_room = |budget: &serde_json::Value| budget["left_bytes"].as_u64() >= Some(u64::from(BLOCKS) * 3 * 4096);
+    while !has_room(&daemon.status().unwrap()["spaces"][0]["endurance"]) {
+        assert!(Instant::now() < until);
+    }
+    daemon.stop().unwrap();
+    daemon = start(&options);
+    assert_eq!(find(&mut Engine::attach(daemon.socket(), 1), 2, seq), BLOCKS, "{}", daemon.log());
 }
 
 #[test]
