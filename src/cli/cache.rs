@@ -1,6 +1,7 @@
 //! `kvtide cache`: what is cached, where it is and who uses it; pins; eviction by hand.
 
 use super::confirm::Confirm;
+use super::prompt;
 use super::status::units::{bytes, duration, percent};
 use super::table::Table;
 use super::waiting::Waiting;
@@ -13,6 +14,7 @@ use kvtide_daemon::output;
 use kvtide_daemon::status::{Hits, Snapshot, SpaceStatus};
 use serde::Serialize;
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Flags of `kvtide cache`.
@@ -30,9 +32,11 @@ enum Command {
     /// Show one space: where its blocks are, its hits, its engines
     #[command(after_help = "Examples:\n  kvtide cache show llama\n  kvtide cache show 1 --json")]
     Show(ShowArgs),
-    /// Find a block by its hash, or spaces and tenants by a part of their name
+    /// Find a block by its hash, the blocks of a prompt by their hashes, or spaces and tenants by a part of their name
     #[command(
-        after_help = "Examples:\n  kvtide cache search llama\n  kvtide cache search 0123456789abcdef0123456789abcdef --json"
+        after_help = "Engines make hashes from token ids, each in its own way. This prints those of a prompt, with the Python of the engine:\n  \
+        python -m kvtide.prompt_hashes vllm --prompt-tokens FILE --block-tokens 16 | kvtide cache search --hashes -\n\n\
+        Examples:\n  kvtide cache search llama\n  kvtide cache search 0123456789abcdef0123456789abcdef --json"
     )]
     Search(SearchArgs),
     /// Keep a prefix in the cache: the block with this hash and all blocks before it
@@ -80,7 +84,11 @@ struct ShowArgs {
 #[derive(Debug, Args)]
 struct SearchArgs {
     /// Hash of a block (32 hexadecimal digits), or a part of the name of a space or tenant
-    text: String,
+    #[arg(required_unless_present = "hashes", conflicts_with = "hashes")]
+    text: Option<String>,
+    /// Show which blocks of a prompt are cached, and where: a file with their hashes, separated by white space (-: stdin)
+    #[arg(long, value_name = "FILE")]
+    hashes: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -305,21 +313,25 @@ fn short(seconds: f64) -> String {
 }
 
 fn search(args: &SearchArgs) -> Result<ExitCode, Error> {
-    let found: Found = args.which.read(&format!("/v1/cache/search?q={}", encoded(&args.text)), None)?;
+    if let Some(file) = &args.hashes {
+        return prompt::search(file, &args.which, args.json);
+    }
+    let text = args.text.as_deref().unwrap_or_default();
+    let found: Found = args.which.read(&format!("/v1/cache/search?q={}", encoded(text)), None)?;
     let status = ExitCode::from(if found.matches.is_empty() { output::FAILED } else { 0 });
     if args.json {
         return Ok(output::print_json(&found, status));
     }
     if found.matches.is_empty() {
         let near = found.near.map_or(String::new(), |near| format!("; did you mean {near:?}?"));
-        output::say(format_args!("kvtide: no cached block, space or tenant matches {:?}{near}", args.text));
+        output::say(format_args!("kvtide: no cached block, space or tenant matches {text:?}{near}"));
         return Ok(status);
     }
-    let mut text: String = found.matches.iter().map(shown).collect();
+    let mut lines: String = found.matches.iter().map(shown).collect();
     if found.more > 0 {
-        let _ = writeln!(text, "and {} more", found.more);
+        let _ = writeln!(lines, "and {} more", found.more);
     }
-    Ok(output::print(&text, status))
+    Ok(output::print(&lines, status))
 }
 
 /// Describe a match in a few lines.

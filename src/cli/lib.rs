@@ -14,6 +14,7 @@ mod drain;
 mod events;
 mod fsck;
 mod manual;
+mod prompt;
 mod purge;
 mod status;
 mod table;

@@ -12,6 +12,7 @@ use kvtide_wire::status::Status;
 use serde_json::{Value, json};
 use std::fs;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -96,6 +97,57 @@ fn a_block_is_found_pinned_and_evicted() {
     assert!(other.contains("space 7 has no block with the hash"), "{other}");
     assert!(failed(socket, &["cache", "pin", "12"], 1).contains("32 hexadecimal digits"));
     drop(client);
+}
+
+#[test]
+fn the_blocks_of_a_prompt_are_found_by_their_hashes() {
+    let dir = Dir::new();
+    let daemon = PrivateDaemon::start(&nvme_options(&dir, NVME_BYTES, "", "")).unwrap();
+    let socket = daemon.socket();
+    let (_client, mut channel, mut memory) = attach(socket, 1, 0, 32);
+    store(&mut channel, &mut memory, 1, 8, Level::Stored);
+    let file = dir.path().join("hashes");
+    let path = file.to_str().unwrap();
+    let write = |prefix, blocks: RangeInclusive<u128>| {
+        fs::write(&file, blocks.map(|block| hex(prefix, block) + "\n").collect::<String>()).unwrap();
+    };
+    // More than one request has.
+    write(1, 1..=600);
+    let found = told(socket, &["cache", "search", "--hashes", path], 0);
+    let space = &found["spaces"][0];
+    assert_eq!((&found["blocks"], &space["prefix_blocks"], &space["name"]), (&600.into(), &8.into(), &"blocks".into()));
+    let blocks = space["blocks"].as_array().unwrap();
+    assert_eq!((blocks.len(), &blocks[7]["index"], &blocks[7]["hash"]), (8, &7.into(), &hex(1, 8).into()));
+    let bytes = |tier: usize| blocks[7]["tiers"][tier]["bytes"].as_u64().unwrap();
+    assert_eq!((bytes(0), bytes(1), bytes(2)), (0, 8192 * 2 + 1000, 8192 * 2 + 1000), "{space}");
+    told(socket, &["cache", "pin", &hex(1, 2)], 0);
+    told(socket, &["cache", "evict", "--yes", &hex(1, 5)], 0);
+    let mut piped = Command::new(env!("CARGO_BIN_EXE_kvtide"));
+    piped.args(["cache", "search", "--hashes", "-"]).env("KVTIDE_SOCKET", socket);
+    let ended = piped.stdin(fs::File::open(&file).unwrap()).output().unwrap();
+    assert_eq!(
+        String::from_utf8(ended.stdout).unwrap(),
+        "space 1 blocks  (tenant default)\n  prefix     4 of 600 blocks are cached\n  1-2        host, nvme, pinned\n  \
+         3-4        host, nvme\n  5-600      not cached\n"
+    );
+    write(2, 1..=3);
+    let none = failed(socket, &["cache", "search", "--hashes", path], 1);
+    assert!(none.contains("no space has any of these 3 blocks") && none.contains("seed"), "{none}");
+    assert_eq!(told(socket, &["cache", "search", "--hashes", path], 1)["spaces"], json!([]));
+    // What is no list of hashes.
+    let empty = failed(socket, &["cache", "search", "--hashes", "-"], 1);
+    assert!(empty.contains("stdin: it has no hashes"), "{empty}");
+    fs::write(&file, "1 2 3").unwrap();
+    let tokens = failed(socket, &["cache", "search", "--hashes", path], 1);
+    assert!(
+        tokens.contains(&format!("{path}: hash 1 is \"1\"")) && tokens.contains("kvtide.prompt_hashes"),
+        "{tokens}"
+    );
+    let missing = failed(socket, &["cache", "search", "--hashes", &format!("{path}.none")], 1);
+    assert!(missing.contains(&format!("cannot read the hashes: {path}.none: No such file")), "{missing}");
+    for usage in [&["cache", "search"][..], &["cache", "search", "llama", "--hashes", path]] {
+        failed(socket, usage, 2);
+    }
 }
 
 #[test]
@@ -277,6 +329,21 @@ fn actions_over_an_address_need_the_operators_token() {
     let (code, answer) = post(address, "/v1/cache/evict", Some(secret), &json!({ "hash": "x" }));
     assert!(code == 400 && answer["error"].as_str().unwrap().contains("32 hexadecimal digits"), "{code} {answer}");
     assert_eq!(post(address, "/v1/cache/evict", Some(secret), &json!({ "hsah": "x" })).0, 400);
+    assert_eq!(
+        post(address, "/v1/cache/locate", None, &json!({ "hashes": [hex(1, 3)] })).0,
+        401,
+        "a hash confirms a prompt"
+    );
+    for (hashes, part) in [
+        (json!([hex(1, 3), "x"]), "\"x\" is no hash of a block"),
+        (json!([]), "0 were sent; a request has 1 to 256"),
+        (json!(vec![hex(1, 3); 257]), "257 were sent"),
+    ] {
+        let (code, answer) = post(address, "/v1/cache/locate", Some(secret), &json!({ "hashes": hashes }));
+        assert!(code == 400 && answer["error"].as_str().unwrap().contains(part), "{code} {answer}");
+    }
+    let (code, answer) = post(address, "/v1/cache/locate", Some(secret), &json!({ "hashes": [hex(1, 3)] }));
+    assert_eq!((code, &answer["spaces"]), (200, &json!([])));
     assert_eq!(get(address, "/v1/cache/search?q=default").0, 200, "names need no token on this machine");
     assert_eq!(get(address, &format!("/v1/cache/search?q={}", hex(1, 3))).0, 401, "a hash confirms a prompt");
     assert_eq!(get(address, "/v1/cache/clear").0, 405);
@@ -284,7 +351,7 @@ fn actions_over_an_address_need_the_operators_token() {
     assert_eq!(exchange(address, foreign).0, 421, "a name that another site lets point to this machine");
     // Each of these left a line and was counted.
     let page = get(address, "/metrics").2;
-    assert_eq!(metric(&page, "kvtide_http_refusals_total", &[]), Some(5.0));
+    assert_eq!(metric(&page, "kvtide_http_refusals_total", &[]), Some(6.0));
     let log = fs::read_to_string(daemon.dir().join("daemon.log")).unwrap();
     for line in [
         "a client at a loopback address: /v1/drain refused: this is not the operator's token",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import sglang
 from conftest import config, host_pool
+from kvtide.keyed_store import key_hash
 from kvtide.sglang import keys
 from place import Place
 from sglang.srt.mem_cache import utils
@@ -55,6 +56,12 @@ def test_keys_contain_what_is_known_of_this_version(hashed: Callable[..., tuple[
     # Both pages of each prompt, so also those behind a common beginning.
     assert len({key for prompt in every for key in prompt}) == 2 * len(every)
     assert set(others) == CONTAIN[sglang.__version__]
+
+
+def test_hashes_of_a_prompt_outside_of_a_server_are_those_of_its_keys(hashed: Callable[..., tuple[str, ...]]) -> None:
+    tokens = list(range(9))  # the last one is not in a full page
+    for salt in (None, "user 1"):
+        assert keys.prompt_hashes(tokens, PAGE, salt=salt) == [key_hash(key.encode()) for key in hashed(salt=salt)]
 
 
 @pytest.mark.parametrize("version", [name for name, contain in CONTAIN.items() if contain != ALL])

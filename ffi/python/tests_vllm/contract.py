@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 #: The ways in. A file of `kvtide.vllm` belongs to one or more of them.
 CONNECTOR, TIER, PAGED = "KvtideConnector", "KvtideTier", "KvtidePaged"
+#: Not a way in: hashes of a prompt outside of an engine.
+PROMPT = "kvtide.prompt_hashes"
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,12 @@ NEEDED: tuple[Needed, ...] = (
         "resolve_kv_cache_block_sizes(kv_cache_config, vllm_config); DEFAULT_NONE_HASH_SEED",
     ),
     Needed("vllm.v1.core.kv_cache_utils", PAGED, "DEFAULT_NONE_HASH_SEED"),
+    Needed(
+        "vllm.v1.core.kv_cache_utils",
+        PROMPT,
+        "DEFAULT_NONE_HASH_SEED; init_none_hash(hash_fn); get_request_block_hasher(hash_block_size, caching_hash_fn)",
+    ),
+    Needed("vllm.utils.hashing", PROMPT, "get_hash_fn_by_name(hash_fn_name)"),
     Needed("vllm.v1.core.kv_cache_utils", TIER, "DEFAULT_NONE_HASH_SEED; get_none_hash_seed()"),
     # ---- configuration
     Needed("vllm", ALL, "__version__"),

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from contract import ABSENT, CONNECTOR, NEEDED, PAGED, TIER, Needed
+from contract import ABSENT, CONNECTOR, NEEDED, PAGED, PROMPT, TIER, Needed
 from sources import Found, Function, Package, Parameters, decorators, parameters
 
 #: Modules of kvtide with which vLLM enters; those that they import belong to the same way in.
@@ -24,6 +24,7 @@ ENTRIES = {
     CONNECTOR: ("kvtide.vllm.connector",),
     TIER: ("kvtide.vllm.tier",),
     PAGED: ("kvtide.vllm.paged.connector", "kvtide.vllm.paged.backend", "kvtide.vllm.paged.choice"),
+    PROMPT: ("kvtide.vllm.prompt",),
 }
 
 

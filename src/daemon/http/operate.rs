@@ -28,6 +28,8 @@ const CLEAR: Duration = Duration::from_secs(1);
 const PURGE: Duration = Duration::from_secs(1);
 /// Maximum matches of a search.
 const MATCHES_MAX: usize = 100;
+/// Maximum hashes of one request. Each is a message to a core thread, which answers it between the requests of engines.
+pub const HASHES_MAX: usize = 256;
 
 /// Answer to a search.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -97,6 +99,42 @@ pub struct User {
     pub since_s: u64,
 }
 
+/// Which blocks of a prompt are cached.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Located {
+    /// The spaces that have one or more of the blocks.
+    pub spaces: Vec<LocatedIn>,
+}
+
+/// The blocks of a prompt that one space has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LocatedIn {
+    /// Number of the space.
+    pub space: u32,
+    /// Its name.
+    pub name: String,
+    /// The tenant.
+    pub tenant: String,
+    /// The blocks, in the order of the prompt.
+    pub blocks: Vec<LocatedBlock>,
+}
+
+/// A cached block of a prompt.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LocatedBlock {
+    /// Index of its hash among those that were asked for.
+    pub index: usize,
+    /// The hash.
+    pub hash: String,
+    /// Bytes in each tier. A page can be in several.
+    pub tiers: Vec<InTier>,
+    /// It is pinned, or part of a pinned prefix.
+    pub pinned: bool,
+}
+
 /// Answer to an action.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -121,6 +159,13 @@ pub(super) struct OfBlock {
     #[serde(default)]
     space: Option<u32>,
     hash: String,
+}
+
+/// The hashes of a prompt's blocks.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ToLocate {
+    hashes: Vec<String>,
 }
 
 /// What to clear: exactly one of these.
@@ -182,6 +227,10 @@ impl Running {
         while self.heard.try_recv().is_ok() {}
         self.heard.is_closed()
     }
+}
+
+fn no_hash(text: &str) -> Refused {
+    (StatusCode::BAD_REQUEST, format!("{text:?} is no hash of a block: 32 hexadecimal digits are needed"))
 }
 
 fn busy() -> Refused {
@@ -276,12 +325,46 @@ impl Daemon {
         Ok(Found { matches, more, near })
     }
 
+    /// Return which blocks of a prompt are cached, in every space that has one of them.
+    pub(super) async fn locate(&self, ToLocate { hashes }: &ToLocate, snapshot: &Snapshot) -> Result<Located, Refused> {
+        if hashes.is_empty() || hashes.len() > HASHES_MAX {
+            let text = format!("hashes: {} were sent; a request has 1 to {HASHES_MAX}", hashes.len());
+            return Err((StatusCode::BAD_REQUEST, text));
+        }
+        let parsed = hashes.iter().map(|text| hash_from_hex(text).ok_or_else(|| no_hash(text)));
+        let parsed: Vec<u128> = parsed.collect::<Result<_, _>>()?;
+        let until = Instant::now() + ANSWER;
+        let mut located = Located::default();
+        for status in &snapshot.spaces {
+            let mut blocks = Vec::new();
+            for (index, hash) in parsed.iter().enumerate() {
+                let entry = match self.ask(status.space, Operation::Find(*hash), until).await {
+                    Ok(operated) => operated.entry,
+                    // It ended meanwhile, and with it its blocks in memory.
+                    Err((StatusCode::NOT_FOUND, _)) => {
+                        blocks.clear();
+                        break;
+                    }
+                    Err(refused) => return Err(refused),
+                };
+                blocks.extend(entry.map(|entry| LocatedBlock {
+                    index,
+                    hash: hash_hex(*hash),
+                    tiers: in_tiers(&entry.bytes),
+                    pinned: entry.pinned,
+                }));
+            }
+            if !blocks.is_empty() {
+                let (name, tenant) = (status.name.clone(), status.domain.clone());
+                located.spaces.push(LocatedIn { space: status.space, name, tenant, blocks });
+            }
+        }
+        Ok(located)
+    }
+
     /// Pin, unpin or evict a block.
     pub(super) async fn on_block(&self, what: OnBlock, of: &OfBlock) -> Result<Done, Refused> {
-        let Some(hash) = hash_from_hex(&of.hash) else {
-            let text = format!("{:?} is no hash of a block: 32 hexadecimal digits are needed", of.hash);
-            return Err((StatusCode::BAD_REQUEST, text));
-        };
+        let hash = hash_from_hex(&of.hash).ok_or_else(|| no_hash(&of.hash))?;
         let until = Instant::now() + ANSWER;
         let found = self.find(hash, until).await?;
         let spaces: Vec<u32> = found.iter().map(|(space, _)| *space).collect();

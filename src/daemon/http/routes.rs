@@ -32,7 +32,7 @@ use tokio::sync::oneshot;
 /// Maximum wait for the health monitor. It answers within 0.1 s unless the machine is too busy to run it.
 const MONITOR_MAX: Duration = Duration::from_secs(5);
 
-/// Limits on the bodies of actions: a hash or a name each. The time is shorter than that of a handler ([`BOUNDS`]), so the client gets
+/// Limits on the bodies of actions: a name or some hundred hashes each. The time is shorter than that of a handler ([`BOUNDS`]), so the client gets
 /// the reason.
 ///
 /// [`BOUNDS`]: kvtide_http::listener::BOUNDS
@@ -80,6 +80,7 @@ pub(super) fn router(daemon: Daemon, counters: HttpCounters, bodies: &Bodies) ->
         .route("/v1/cache/unpin", post(unpin))
         .route("/v1/cache/evict", post(evict))
         .route("/v1/cache/clear", post(clear))
+        .route("/v1/cache/locate", post(locate))
         .route("/v1/drain", post(drain))
         .route("/v1/purge", post(purge))
         .route("/v1/reload", post(reload))
@@ -186,6 +187,17 @@ async fn clear(State(daemon): State<Daemon>, bytes: Bytes) -> Response {
     }
 }
 
+async fn locate(State(daemon): State<Daemon>, bytes: Bytes) -> Response {
+    let what = match body(&bytes) {
+        Ok(what) => what,
+        Err(refused) => return refuse(refused),
+    };
+    match snapshot(&daemon).await {
+        Ok(snapshot) => done(daemon.locate(&what, &snapshot).await),
+        Err(refusal) => refusal,
+    }
+}
+
 async fn drain(State(daemon): State<Daemon>, bytes: Bytes) -> Response {
     done(body(&bytes).map(|what| daemon.drain(what)))
 }
@@ -255,6 +267,7 @@ async fn index(headers: HeaderMap) -> Response {
 const PATHS: &str = "kvtided\n\n/metrics    Prometheus metrics\n/healthz    200 while healthy, else 503 with the reasons\n\
      /readyz     200 while engines can attach, else 503 with the reasons\n/v1/status  full status as JSON\n/v1/history the last hour, as columns\n\
      /v1/cache/search?q=TEXT  a block by its hash, or spaces and tenants by a part of their name\n\
+     POST /v1/cache/locate  which blocks of a prompt are cached, by their hashes\n\
      POST /v1/cache/pin, unpin, evict, clear, /v1/drain, /v1/purge, /v1/reload  actions of operators\n";
 
 async fn not_found(uri: Uri) -> Response {

@@ -9,6 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from array import array
+from collections.abc import Sequence
+
+from kvtide.keyed_store import key_hash
 
 #: The first version whose keys contain adapter and salt.
 FIRST = (0, 5, 20)
@@ -34,6 +38,20 @@ def contents() -> str:
         raise _refused(version)
     digest = hashlib.blake2b(json.dumps(seeds).encode(), digest_size=8).hexdigest()
     return f"tokens, adapter, salt: {digest}"
+
+
+def prompt_hashes(tokens: Sequence[int], page_tokens: int, *, salt: str | None = None) -> list[bytes]:
+    """Return the hashes of a prompt's full pages outside of a server, as `KvtideStorage` makes them: by SGLang's own function.
+
+    Raise ValueError as `contents` does.
+    """
+    contents()
+    from sglang.srt.mem_cache.radix_cache import RadixKey  # noqa: PLC0415
+    from sglang.srt.mem_cache.utils import get_storage_hash_str  # noqa: PLC0415
+
+    whole = len(tokens) // page_tokens * page_tokens
+    key = RadixKey(array("q", tokens[:whole]), cache_salt=salt)
+    return [key_hash(page.encode()) for page in get_storage_hash_str(key, page_size=page_tokens)]
 
 
 def _refused(version: str) -> ValueError:
