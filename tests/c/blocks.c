@@ -34,9 +34,11 @@ int main(int argc, char **argv) {
     OK(kvt_channel_open(client, 0, &channel));
     const kvt_piece pieces[] = {{.base = k, .stride = HALF, .bytes = HALF}, {.base = v, .stride = HALF, .bytes = HALF}};
     FAILS(kvt_client_set_blocks(client, BLOCKS, pieces, 1), KVT_EINVAL, "a page has");
+    kvt_hash hashes[PROMPT + 1] = {hash_of(1, 0)};
+    const uint32_t none[] = {0};
+    FAILS(kvt_channel_store(channel, 0, NULL, hashes, none, 1, KVT_LEVEL_PUBLISHED, 0, NULL, NULL), KVT_ESTATE, "set_blocks");
     OK(kvt_client_set_blocks(client, BLOCKS, pieces, 2));
 
-    kvt_hash hashes[PROMPT + 1];
     uint32_t own[PROMPT], failed[PROMPT], count, found, share;
     for (uint32_t i = 0; i < PROMPT; i++) {
         hashes[i] = hash_of(1, i);
@@ -60,10 +62,13 @@ int main(int argc, char **argv) {
     OK(kvt_channel_fetch(channel, lease.id, 0, found, 0, &count));
     CHECK(count == PROMPT);
 
-    /* Blocks that cannot be loaded are listed, and the others arrive. */
+    /* A block that does not exist: nothing is copied. */
     own[1] = BLOCKS;
-    EXPECT(kvt_channel_load(channel, lease.id, 3, own, 3, 0, failed, &count), KVT_EIO);
-    CHECK(count == 1 && failed[0] == 1 && holds(own[0], 1, 3) && holds(own[2], 1, 5));
+    attend(own[0], 7, 7);
+    FAILS(kvt_channel_load(channel, lease.id, 3, own, 3, 0, failed, &count), KVT_ERANGE, "blocks[1] is 64; only 64 blocks");
+    CHECK(count == 0 && holds(own[0], 7, 7));
+    FAILS(kvt_channel_store(channel, 0, NULL, hashes, own, 2, KVT_LEVEL_PUBLISHED, 0, failed, &count), KVT_ERANGE, "blocks[1] is 64");
+    FAILS(kvt_channel_load(channel, lease.id, found, own, 1, 0, failed, &count), KVT_ERANGE, "24 blocks");
     OK(kvt_channel_end_lease(channel, lease.id));
     FAILS(kvt_channel_load(channel, lease.id, 0, own, 1, 0, failed, &count), KVT_ENOTFOUND, "load blocks");
     CHECK(count == 0);

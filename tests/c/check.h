@@ -20,12 +20,30 @@
         }                                                                                   \
     } while (0)
 
-/* Check that the call returns exactly this status; print the detail text otherwise. */
+/* Return whether the last error has a reason. A mistake of the caller must have one: the text of its status alone does not say what
+ * to change. */
+static inline int has_reason(kvt_status status) {
+    switch (status) {
+    case KVT_EINVAL:
+    case KVT_ENOTFOUND:
+    case KVT_ERANGE:
+    case KVT_ELIMIT:
+    case KVT_ESTATE: {
+        const char *general = kvt_strerror((int32_t)status), *found = strstr(kvt_last_error(), general);
+        return found == NULL || found[strlen(general)] != '\0';
+    }
+    default:
+        return 1;
+    }
+}
+
+/* Check that the call returns exactly this status, with a reason; print the detail text otherwise. */
 #define EXPECT(call, expected)                                                                            \
     do {                                                                                                  \
         const kvt_status got_ = (call);                                                                   \
-        if (got_ != (expected)) {                                                                         \
-            fprintf(stderr, "%s:%d: %s\n  ended with %d (%s), not " #expected "\n  last error: %s\n",     \
+        if (got_ != (expected) || !has_reason(got_)) {                                                    \
+            fprintf(stderr, "%s:%d: %s\n  ended with %d (%s), not " #expected ", or without a reason\n"   \
+                    "  last error: %s\n",                                                                 \
                     __FILE__, __LINE__, #call, (int)got_, kvt_strerror((int32_t)got_), kvt_last_error()); \
             exit(1);                                                                                      \
         }                                                                                                 \

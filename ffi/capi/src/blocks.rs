@@ -264,7 +264,8 @@ pub extern "C" fn kvt_channel_end_lease(channel: *mut kvt_channel, lease: u32) -
 ///     below.
 /// @return `KVT_OK` if all blocks arrived; the status of the first block that failed, for example `KVT_ELOST`,
 ///     `KVT_EIO` or `KVT_ECORRUPT`; `KVT_ENOTFOUND` if the lease has ended; `KVT_ERANGE` if the range ends beyond the
-///     prefix; `KVT_EAGAIN` if too many copies of the session are in flight; `KVT_ELIMIT` if `count` is too large.
+///     prefix, or one of `blocks` does not exist; `KVT_ESTATE` without `kvt_client_set_blocks`; `KVT_EAGAIN` if too many
+///     copies of the session are in flight; `KVT_ELIMIT` if `count` is too large.
 ///     After `KVT_ETIMEDOUT` and `KVT_EDAEMON` any of the blocks may have been copied, and copies may continue for a
 ///     moment: call `kvt_channel_settle`.
 /// Thread safety: one thread per channel at a time.
@@ -314,8 +315,8 @@ pub unsafe extern "C" fn kvt_channel_load(
 /// @param failed_count  As `kvt_channel_load`.
 /// @return `KVT_OK`; `KVT_ENOSPC` if there is no room for the blocks; `KVT_ENOTADMITTED` if the parent is not cached
 ///     (any more), or the blocks will not be kept at that level; `KVT_EOVERBUDGET` as `kvt_channel_publish`;
-///     `KVT_EINVAL` if a hash is zero or the parent is
-///     missing; `KVT_EAGAIN`, `KVT_ELIMIT`, `KVT_ETIMEDOUT`, `KVT_EDAEMON` as `kvt_channel_load`.
+///     `KVT_EINVAL` if a hash is zero or the parent is missing; `KVT_ERANGE` if one of `blocks` does not exist;
+///     `KVT_ESTATE`, `KVT_EAGAIN`, `KVT_ELIMIT`, `KVT_ETIMEDOUT`, `KVT_EDAEMON` as `kvt_channel_load`.
 /// Thread safety: one thread per channel at a time.
 /// Example: `kvt_channel_store(channel, 0, NULL, hashes, blocks, 12, KVT_LEVEL_PUBLISHED, 0, NULL, NULL);`
 ///

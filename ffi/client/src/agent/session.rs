@@ -9,7 +9,8 @@ use super::{
 };
 use crate::{
     Error, Result,
-    memory::{Held, Names, Tier0},
+    client::Refusal,
+    memory::{Held, Numbering, Tier0},
     process,
 };
 use crossbeam::queue::ArrayQueue;
@@ -56,8 +57,8 @@ pub(crate) struct Session {
     pub reserve_asked: AtomicU32,
     /// Requests in flight, over all channels, that may be copying to or from the engine's own memory.
     pub copying: AtomicU32,
-    /// Mapping from block numbers to the engine's own blocks; `None`: each number is the block itself.
-    names: Mutex<Option<Arc<Names>>>,
+    /// How requests refer to the engine's own blocks.
+    numbering: Mutex<Numbering>,
     /// Classes of tier 0 that are being resized.
     pub resizing: Resizing,
     /// Free sequence slots.
@@ -136,7 +137,7 @@ impl Session {
             reserve_level: AtomicU32::new(0),
             reserve_asked: AtomicU32::new(0),
             copying: AtomicU32::new(0),
-            names: Mutex::default(),
+            numbering: Mutex::default(),
             resizing: Resizing::default(),
             seq_slots,
             owner: process::id(),
@@ -235,18 +236,18 @@ impl Session {
         self.lanes.iter().for_each(ThreadWaker::wake);
     }
 
-    /// Return the mapping of block names, if blocks have names.
-    pub fn names(&self) -> MutexGuard<'_, Option<Arc<Names>>> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Return how requests refer to the engine's own blocks.
+    pub fn numbering(&self) -> MutexGuard<'_, Numbering> {
+        self.numbering.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Count a request that copies, and pin the names of the engine's own blocks for it, if they have names.
     ///
     /// # Errors
-    /// `Range`: a block has no name.
-    pub fn hold(self: &Arc<Self>, blocks: &[u32]) -> std::result::Result<Copying, Status> {
-        let names = self.names();
-        let held = names.as_ref().map(|names| names.hold(blocks)).transpose()?;
+    /// As [`Numbering::check`].
+    pub fn hold(self: &Arc<Self>, blocks: &[u32]) -> std::result::Result<Copying, Refusal> {
+        let numbering = self.numbering();
+        let held = numbering.hold(blocks)?;
         self.copying.fetch_add(1, Ordering::AcqRel);
         Ok(Copying { held, session: Arc::clone(self) })
     }

@@ -1,6 +1,6 @@
 //! A batch of sequences in the form that kernels read: block ids and lengths on the device, at fixed addresses.
 
-use super::{Client, Error, Lane, Result, StepSeq};
+use super::{Client, Error, Lane, Refusal, Result, StepSeq};
 use crate::{
     agent::{
         protocol::Geometry,
@@ -14,6 +14,7 @@ use std::{ops::Range, sync::Arc};
 
 /// Minimum slots of a batch's update ring.
 const SLOTS_MIN: u32 = 1 << 12;
+pub(crate) const UNBOUND: &str = "the lane is not bound to a stream: bind it first";
 /// Entry of an unused row.
 const NO_BLOCK: u32 = u32::MAX;
 
@@ -107,17 +108,23 @@ impl Batch {
     /// kernel can index. `Device`.
     pub fn new(client: &Client, lane: &Lane, options: BatchOptions) -> Result<Batch> {
         const DOING: &str = "make a batch for lane";
-        let refuse = |status| Error::call(DOING, u64::from(lane.index()), status);
-        let stream = lane.on_stream().cloned().ok_or(refuse(Status::State))?;
+        let refuse =
+            |status, why: String| Error::refused(DOING, u64::from(lane.index()), Refusal::because(status, why));
+        let unbound = || refuse(Status::State, UNBOUND.into());
+        let stream = lane.on_stream().cloned().ok_or_else(unbound)?;
         let windows = Windows::of(client.inner.session.shared.geometry());
         let columns = 1 + u64::from(windows.count()) + u64::from(options.max_blocks);
         let entries = u64::from(options.seqs) * columns;
         let cells = entries * u64::from(options.table_planes.max(1));
         if options.seqs == 0 || options.max_blocks == 0 || cells > i32::MAX as u64 {
-            return Err(refuse(Status::Range));
+            let BatchOptions { seqs, max_blocks, .. } = options;
+            let why = format!("{seqs} rows of {max_blocks} blocks: none, or more than a kernel can index");
+            return Err(refuse(Status::Range, why));
         }
-        if options.table_planes > client.layout().planes.len() as u32 {
-            return Err(refuse(Status::Range));
+        let planes = client.layout().planes.len();
+        if options.table_planes as usize > planes {
+            let why = format!("tables of {} planes; the space has {planes}", options.table_planes);
+            return Err(refuse(Status::Range, why));
         }
         let made = Self::make(client, &stream, options, windows);
         made.map_err(|e| error("make a batch on the device", e))
@@ -211,10 +218,13 @@ impl Batch {
     /// # Errors
     /// `Range`: more sequences than rows, or more blocks than columns. `NotFound`: no such sequence. `Device`, `TimedOut`.
     pub fn set(&mut self, seqs: &[StepSeq]) -> Result<()> {
-        let failed = |status| Error::call("set the rows of a batch, sequence count", seqs.len() as u64, status);
-        let stream = self.lane.stream().ok_or(failed(Status::State))?;
-        if seqs.len() > self.options.seqs as usize {
-            return Err(failed(Status::Range));
+        const DOING: &str = "set the rows of a batch, sequence count";
+        let failed = |status| Error::call(DOING, seqs.len() as u64, status);
+        let refuse = |status, why: String| Error::refused(DOING, seqs.len() as u64, Refusal::because(status, why));
+        let stream = self.lane.stream().ok_or_else(|| refuse(Status::State, UNBOUND.into()))?;
+        let BatchOptions { seqs: rows, max_blocks, .. } = self.options;
+        if seqs.len() > rows as usize {
+            return Err(refuse(Status::Range, format!("the batch has {rows} rows")));
         }
         let session = Arc::clone(&self.client.inner.session);
         session.ours().map_err(failed)?;
@@ -223,10 +233,16 @@ impl Batch {
             let wanted = seqs.get(row as usize).copied().unwrap_or_default();
             let blocks = geometry.blocks_for(wanted.tokens);
             let length = u32::try_from(wanted.tokens).ok().filter(|t| i32::try_from(*t).is_ok());
-            let length = length.filter(|_| blocks <= self.options.max_blocks).ok_or(failed(Status::Range))?;
+            let too_long = || {
+                let StepSeq { seq, tokens } = wanted;
+                let why = format!("sequence {seq} of {tokens} tokens; a row has {max_blocks} blocks");
+                refuse(Status::Range, why)
+            };
+            let length = length.filter(|_| blocks <= max_blocks).ok_or_else(too_long)?;
             let first = self.heads() + row * self.options.max_blocks;
             for index in 0..blocks {
-                let block = table.block(wanted.seq, index).ok_or(failed(Status::NotFound))?;
+                let absent = || refuse(Status::NotFound, format!("sequence {} has no block {index}", wanted.seq));
+                let block = table.block(wanted.seq, index).ok_or_else(absent)?;
                 self.put(first + index, block).map_err(|e| self.lost(&e, failed))?;
             }
             for index in blocks..self.rows[row as usize] {
@@ -286,17 +302,22 @@ impl Batch {
     /// `Range`: no planes, more planes than the batch has tables for, or planes of different size classes. `State`: the lane is not
     /// bound to a stream. `Device`.
     pub fn tables(&mut self, planes: Range<u16>, absent: i32) -> Result<()> {
-        let failed = |status| Error::call("build block tables of plane", u64::from(planes.start), status);
-        let stream = self.lane.stream().ok_or(failed(Status::State))?;
+        const DOING: &str = "build block tables of plane";
+        let failed = |status| Error::call(DOING, u64::from(planes.start), status);
+        let refuse =
+            |status, why: String| Error::refused(DOING, u64::from(planes.start), Refusal::because(status, why));
+        let stream = self.lane.stream().ok_or_else(|| refuse(Status::State, UNBOUND.into()))?;
         let layout = self.client.layout();
         let range = usize::from(planes.start)..usize::from(planes.end);
         let wanted = layout.planes.get(range.clone()).unwrap_or_default();
         let one_class = wanted.windows(2).all(|pair| pair[0].class == pair[1].class);
         let (Some(first), Some((block_tables, misses)), true) = (wanted.first(), &self.tables, one_class) else {
-            return Err(failed(Status::Range));
+            let why = format!("planes {planes:?}: not in the space, not of one size class, or the batch has no tables");
+            return Err(refuse(Status::Range, why));
         };
         if wanted.len() > self.options.table_planes as usize {
-            return Err(failed(Status::Range));
+            let why = format!("{} planes; the batch has tables of {}", wanted.len(), self.options.table_planes);
+            return Err(refuse(Status::Range, why));
         }
         let BatchDevice { lengths, block_ids, seqs, max_blocks, .. } = self.device();
         let mut plane = planes.start;

@@ -1,6 +1,6 @@
 //! State shared by all handles of a client.
 
-use super::{Error, Layout, Options, Result, channel, lane};
+use super::{Error, Layout, Options, Refusal, Result, channel, lane};
 use crate::agent::session::Session;
 use kvtide_wire::status::Status;
 use std::{
@@ -23,6 +23,16 @@ impl<T> Slot<T> {
             Slot::Taken => None,
         }
     }
+}
+
+/// Take the object with this index.
+fn take<T>(slots: &mut [Slot<T>], index: u16) -> std::result::Result<Box<T>, Refusal> {
+    let count = slots.len();
+    let Some(slot) = slots.get_mut(usize::from(index)) else {
+        let why = format!("the session attached with {count}, numbered from 0");
+        return Err(Refusal::because(Status::Range, why));
+    };
+    slot.take().ok_or_else(|| Refusal::because(Status::State, "in use, or kept by a reattach: close its handle first"))
 }
 
 /// The parts of a session that handles own.
@@ -50,11 +60,8 @@ impl Inner {
     }
 
     pub fn take_channel(&self, index: u16) -> Result<Box<channel::State>> {
-        let error = |status| Error::call("take channel", u64::from(index), status);
-        self.session.ours().map_err(error)?;
-        let mut parts = self.parts();
-        let slot = parts.channels.get_mut(usize::from(index)).ok_or(error(Status::Range))?;
-        slot.take().ok_or(error(Status::State))
+        let taken = self.session.ours().map_err(Refusal::from).and_then(|()| take(&mut self.parts().channels, index));
+        taken.map_err(|refusal| Error::refused("take channel", u64::from(index), refusal))
     }
 
     pub fn give_channel(&self, index: u16, state: Box<channel::State>) {
@@ -73,11 +80,8 @@ impl Inner {
     }
 
     pub fn take_lane(&self, index: u16) -> Result<Box<lane::State>> {
-        let error = |status| Error::call("take lane", u64::from(index), status);
-        self.session.ours().map_err(error)?;
-        let mut parts = self.parts();
-        let slot = parts.lanes.get_mut(usize::from(index)).ok_or(error(Status::Range))?;
-        slot.take().ok_or(error(Status::State))
+        let taken = self.session.ours().map_err(Refusal::from).and_then(|()| take(&mut self.parts().lanes, index));
+        taken.map_err(|refusal| Error::refused("take lane", u64::from(index), refusal))
     }
 
     pub fn give_lane(&self, index: u16, state: Box<lane::State>) {

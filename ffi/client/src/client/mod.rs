@@ -23,6 +23,7 @@ mod watch;
 pub use crate::agent::attention::{Contract, DigestOptions, Element, KeyLayout};
 pub use crate::memory::{MEMBERS_MAX, Owner, Piece, UNNAMED};
 pub use channel::{Channel, Copied, Events, Found};
+pub(crate) use error::Refusal;
 pub use error::{Error, Result};
 pub use lane::{Lane, Omission, Pass, Ready, ScoreKind, StepSeq};
 pub use layout::{Layout, PlaneLayout};
@@ -32,7 +33,10 @@ pub use request::{Completed, Leased, Outcome, PageRange, Pin, Request, Ticket};
 pub use stats::{DeviceCopies, Stats};
 pub use watch::{SpaceChange, Watch};
 
-use crate::{agent::protocol::seqs::SeqState, memory::EngineBlocks};
+use crate::{
+    agent::protocol::seqs::SeqState,
+    memory::{EngineBlocks, Numbering},
+};
 use inner::Inner;
 use kvtide_wire::status::Status;
 use std::{path::Path, sync::Arc};
@@ -120,7 +124,7 @@ impl Client {
             [] => None,
             pieces => Some(EngineBlocks::new(session.shared.geometry(), count, pieces)?.owned(owner)),
         };
-        self.show_blocks(blocks).map_err(|status| Error::call(DOING, u64::from(count), status))
+        self.show_blocks(blocks).map_err(|refusal| Error::refused(DOING, u64::from(count), refusal))
     }
 
     /// Name blocks that have pieces with several members. Names from `first` on get their ids: `ids` has one id for each member of
@@ -131,17 +135,17 @@ impl Client {
     /// Nothing is changed. [`Error::Options`]: incomplete names, or ids out of range. `State`: a load or store of one of the names
     /// is in flight, or blocks have only one member. `Limit`: more than 2^24 ids in total.
     pub fn name_blocks(&self, first: u32, ids: &[u32]) -> Result<()> {
-        let failed = |status| Error::call("name blocks from name", u64::from(first), status);
+        let refused = |refusal: Refusal| Error::refused("name blocks from name", u64::from(first), refusal);
         let session = &self.inner.session;
-        session.ours().map_err(failed)?;
+        session.ours().map_err(|status| refused(Refusal::from(status)))?;
         if session.is_copying() {
             self.inner.hear_free_channels();
         }
         // Calls that the daemon's death has ended hold no names, but a copy round that began earlier may still use them: exclude
         // it.
         let round = session.copy_loop();
-        let names = session.names().clone();
-        let set = names.ok_or_else(|| failed(Status::State))?.set(first, ids);
+        let numbering = session.numbering().clone();
+        let set = numbering.names().map_err(refused)?.set(first, ids);
         drop(round);
         set
     }
@@ -156,10 +160,12 @@ impl Client {
         let session = &self.inner.session;
         session.ours().map_err(|status| Error::call(DOING, u64::from(count), status))?;
         let blocks = EngineBlocks::allocate(session.shared.geometry(), count)?;
-        self.show_blocks(Some(blocks)).map_err(|status| Error::call(DOING, u64::from(count), status))
+        self.show_blocks(Some(blocks)).map_err(|refusal| Error::refused(DOING, u64::from(count), refusal))
     }
 
-    fn show_blocks(&self, blocks: Option<EngineBlocks>) -> std::result::Result<(), Status> {
+    fn show_blocks(&self, blocks: Option<EngineBlocks>) -> std::result::Result<(), Refusal> {
+        const COPYING: &str = "loads or stores are in flight: wait for them; after a call that timed out, call settle";
+        const ON_DEVICE: &str = "tier 0 is on a device; attach a session without tier 0 for the engine's own blocks";
         let session = &self.inner.session;
         if session.is_copying() {
             self.inner.hear_free_channels();
@@ -167,14 +173,14 @@ impl Client {
         let before = {
             let mut copy_loop = session.copy_loop();
             // A request is counted under this lock before it is sent, so none is sent between the check and the exchange.
-            let mut names = session.names();
+            let mut numbering = session.numbering();
             // Once the session is over, no round copies, even if a channel has not seen the end of its calls yet.
             if session.alive() && session.is_copying() {
-                return Err(Status::State);
+                return Err(Refusal::because(Status::State, COPYING));
             }
-            let theirs = blocks.as_ref().and_then(|blocks| blocks.names().cloned());
-            let before = copy_loop.set_blocks(blocks)?;
-            *names = theirs;
+            let theirs = blocks.as_ref().map_or(Numbering::Nothing, EngineBlocks::numbering);
+            let before = copy_loop.set_blocks(blocks).map_err(|status| Refusal::because(status, ON_DEVICE))?;
+            *numbering = theirs;
             before
         };
         drop(before); // outside the locks: the owner's drop must not delay a round
@@ -252,7 +258,10 @@ impl Client {
     pub fn seq_blocks(&self, seq: SeqId) -> Result<Vec<BlockId>> {
         let seqs = self.inner.session.shared.seqs();
         match seqs.state(seq) {
-            SeqState::Free => Err(Error::call("list blocks of sequence", u64::from(seq), Status::NotFound)),
+            SeqState::Free => {
+                let none = Refusal::because(Status::NotFound, "there is no such sequence");
+                Err(Error::refused("list blocks of sequence", u64::from(seq), none))
+            }
             SeqState::Live | SeqState::Lost => Ok(seqs.block_ids(seq)),
         }
     }

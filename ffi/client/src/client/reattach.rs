@@ -5,7 +5,7 @@
 //! the new mover adopts the frames. No job is processed before the last frame is adopted: the daemon may use a block in its plans
 //! as soon as it has answered.
 
-use super::{Error, Options, Result, attach, channel, inner::Inner, lane, options::deadline};
+use super::{Error, Options, Refusal, Result, attach, channel, inner::Inner, lane, options::deadline};
 use crate::agent::{
     attention::Contract,
     protocol::{Shared, seqs::SeqState},
@@ -51,7 +51,8 @@ pub(super) fn reattach(old: &Inner, socket: &Path) -> Result<Arc<Inner>> {
     let error = |status| Error::call("reattach", 0, status);
     old.session.ours().map_err(error)?;
     if old.session.alive() {
-        return Err(error(Status::State));
+        let alive = Refusal::because(Status::State, "the session is alive: its daemon has not died");
+        return Err(Error::refused("reattach", 0, alive));
     }
     let mut held = Held::take(old)?;
     old.stop();

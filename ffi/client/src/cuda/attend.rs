@@ -9,7 +9,10 @@ use super::{
 };
 use crate::{
     Client, Contract, Error, Lane, Pass, Result, StepSeq,
-    client::batch::{Batch, BatchOptions},
+    client::{
+        Refusal,
+        batch::{Batch, BatchOptions},
+    },
     memory::cuda::error,
 };
 use kvtide_kernels::{
@@ -31,6 +34,7 @@ use std::{
 const HEAD: usize = 256;
 /// Block-table entry of an absent page.
 const ABSENT: i32 = -1;
+const ADRIFT: &str = "the result of an earlier plane never arrived: make a new session";
 
 /// Options of an [`Attend`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -130,7 +134,10 @@ impl Attend {
     /// `State`: tier 0 is not on a device, or a step is open. `Invalid`: a shape that the kernels do not support (the error names
     /// the supported ones), or pages of another size. `Device`: the device has no memory left or is lost.
     pub fn new(client: &Client, lane: &mut Lane, options: AttendOptions) -> Result<Attend> {
-        let none = || Error::call("attend on the device of lane", u64::from(lane.index()), Status::State);
+        let none = || {
+            let why = Refusal::because(Status::State, "tier 0 is not on a device");
+            Error::refused("attend on the device of lane", u64::from(lane.index()), why)
+        };
         let device = client.inner.session.tier0.device().cloned().ok_or_else(none)?;
         let layout = client.layout();
         let config = options.config(layout.page_tokens, options.tokens.max(2));
@@ -186,9 +193,10 @@ impl Attend {
     /// As [`Lane::begin`]; `Range`: more pages than the options allow. `State`: the result of a plane never arrived, or the options
     /// do not support the sequence's contract.
     pub fn begin(&mut self, lane: &mut Lane, step: StepSeq) -> Result<()> {
-        let refused = || Error::call("attend to sequence", u64::from(step.seq), Status::State);
+        let refused =
+            |why: &str| Error::refused("attend to sequence", u64::from(step.seq), Refusal::because(Status::State, why));
         if self.adrift {
-            return Err(refused());
+            return Err(refused(ADRIFT));
         }
         lane.begin(&[step])?;
         // A contract set during the step takes effect with the next one.
@@ -197,7 +205,7 @@ impl Attend {
             Contract::Approx { .. } if self.picked.is_some() => true,
             Contract::Approx { .. } => {
                 lane.end()?;
-                return Err(refused());
+                return Err(refused("it has the contract approx, which the options exclude"));
             }
         };
         self.step = step;
@@ -214,16 +222,21 @@ impl Attend {
     /// As [`Lane::boundary`]. `Range`: rows of another width, or more rows than the options allow or the sequence has. `TimedOut`:
     /// the device did not finish in time. `Internal`: the device wrote no result.
     pub fn attend(&mut self, lane: &mut Lane, plane: u16, rows: Rows<'_>, out: &mut [f32]) -> Result<()> {
-        let refused = |status| Error::call("attend in plane", u64::from(plane), status);
+        const DOING: &str = "attend in plane";
+        let failed_as = |status| Error::call(DOING, u64::from(plane), status);
+        let refused = |status, why: &str| Error::refused(DOING, u64::from(plane), Refusal::because(status, why));
         let tokens = rows.q.len() / self.options.q_width();
         let (q, kv) = (tokens * self.options.q_width(), tokens * self.options.kv_width());
         let fits = (rows.q.len(), out.len(), rows.k.len(), rows.v.len()) == (q, q, kv, kv);
-        if self.adrift || !fits || tokens == 0 || tokens > self.options.tokens as usize {
-            return Err(refused(if self.adrift { Status::State } else { Status::Range }));
+        if self.adrift {
+            return Err(refused(Status::State, ADRIFT));
+        }
+        if !fits || tokens == 0 || tokens > self.options.tokens as usize {
+            return Err(refused(Status::Range, "rows of another width, no rows, or more than the options allow"));
         }
         let approx = self.approx;
         if approx && tokens != 1 {
-            return Err(refused(Status::Range));
+            return Err(refused(Status::Range, "under approx a step has one token"));
         }
         // True from the first enqueued copy until the event has completed.
         self.adrift = true;
@@ -247,14 +260,14 @@ impl Attend {
         }
         self.stream.record(&self.done).map_err(failed)?;
         if !self.done.wait_until(Instant::now() + self.options.timeout).map_err(failed)? {
-            return Err(refused(Status::TimedOut));
+            return Err(failed_as(Status::TimedOut));
         }
         self.adrift = false;
         lane.check()?;
         // SAFETY: the stream has completed the copy; nothing else that accesses this memory is enqueued.
         let words = unsafe { std::slice::from_raw_parts(self.output.0.as_ptr().cast::<u32>(), 2 + flags) };
         if words[0] != 0 || words[2..].contains(&0) {
-            return Err(refused(Status::Internal));
+            return Err(failed_as(Status::Internal));
         }
         // SAFETY: as above; the length of the head keeps the alignment.
         let halves = unsafe { std::slice::from_raw_parts(self.output.0.as_ptr().add(HEAD).cast::<u16>(), q) };
@@ -274,7 +287,9 @@ impl Attend {
     /// Pass the boundaries of a plane of an `approx` step, with attention to the pages that they hand out. False: all pages were
     /// resident and were read.
     fn pass_picked(&mut self, lane: &mut Lane, plane: u16) -> Result<bool> {
-        let mut picked = self.picked.take().ok_or(Error::call("attend in plane", u64::from(plane), Status::State))?;
+        // `begin` refuses such a step without them.
+        let mut picked =
+            self.picked.take().ok_or(Error::call("attend in plane", u64::from(plane), Status::Internal))?;
         let passed = self.pass_with(&mut picked, lane, plane);
         self.picked = Some(picked);
         passed

@@ -3,7 +3,14 @@
 //! Used by the C ABI, Python and [`super::Attend`]. The parameters ([`super::params`]) describe what each kernel computes. Each
 //! launch enqueues work and returns. The engine is responsible for the addresses that it gives.
 
-use crate::{Client, Error, Lane, Result, client::batch::Batch, memory::cuda::error};
+use crate::{
+    Client, Error, Lane, Result,
+    client::{
+        Refusal,
+        batch::{Batch, UNBOUND},
+    },
+    memory::cuda::error,
+};
 use kvtide_kernels::{
     Device, Stream,
     launch::{
@@ -18,14 +25,15 @@ use std::sync::Arc;
 
 /// Return the device of a session.
 fn device(client: &Client, doing: &'static str) -> Result<Arc<Device>> {
-    client.inner.session.tier0.device().cloned().ok_or(Error::call(doing, 0, Status::State))
+    let none = || Error::refused(doing, 0, Refusal::because(Status::State, "tier 0 is not on a device"));
+    client.inner.session.tier0.device().cloned().ok_or_else(none)
 }
 
 /// Return the stream of a lane, and the address of its status word.
 fn stream(lane: &Lane, doing: &'static str) -> Result<(Arc<Stream>, u64)> {
-    let state = || Error::call(doing, u64::from(lane.index()), Status::State);
-    let side = lane.on_stream().ok_or_else(state)?;
-    Ok((side.stream().ok_or_else(state)?, side.status_word()))
+    let unbound = || Error::refused(doing, u64::from(lane.index()), Refusal::because(Status::State, UNBOUND));
+    let side = lane.on_stream().ok_or_else(unbound)?;
+    Ok((side.stream().ok_or_else(unbound)?, side.status_word()))
 }
 
 /// New rows of a step's tokens in a plane, on the device.
@@ -73,7 +81,11 @@ impl Batch {
         let (client, side, device) = (self.client(), self.side(), self.device());
         let layout = client.layout();
         let place = layout.planes.get(usize::from(plane));
-        let place = place.ok_or(Error::call("write new tokens in plane", u64::from(plane), Status::Range))?;
+        let none = || {
+            let why = format!("the space has {} planes", layout.planes.len());
+            Error::refused("write new tokens in plane", u64::from(plane), Refusal::because(Status::Range, why))
+        };
+        let place = place.ok_or_else(none)?;
         Ok(AppendParams {
             parts: rows.parts,
             table: side.table(),
@@ -102,10 +114,15 @@ impl Batch {
     /// # Errors
     /// `Range`: no such plane, or no table for it.
     pub(super) fn attention_batch(&self, queries: &Queries) -> Result<launch::attention::Batch> {
-        let range = Error::call("attend in plane", u64::from(queries.plane), Status::Range);
         let (device, layout) = (self.device(), self.client().layout());
-        let has_table = u32::from(queries.table) < self.options().table_planes;
-        let place = layout.planes.get(usize::from(queries.plane)).filter(|_| has_table).ok_or(range)?;
+        let tables = self.options().table_planes;
+        let none = || {
+            let (planes, table) = (layout.planes.len(), queries.table);
+            let why = format!("the space has {planes} planes, and the batch {tables} tables; asked for table {table}");
+            Error::refused("attend in plane", u64::from(queries.plane), Refusal::because(Status::Range, why))
+        };
+        let has_table = u32::from(queries.table) < tables;
+        let place = layout.planes.get(usize::from(queries.plane)).filter(|_| has_table).ok_or_else(none)?;
         let cells = u64::from(device.seqs) * u64::from(device.max_blocks);
         Ok(launch::attention::Batch {
             q: queries.q,
@@ -129,7 +146,7 @@ impl Batch {
 
     /// Return the stream of its lane.
     fn on(&self, doing: &'static str) -> Result<Arc<Stream>> {
-        self.side().stream().ok_or(Error::call(doing, 0, Status::State))
+        self.side().stream().ok_or_else(|| Error::refused(doing, 0, Refusal::because(Status::State, UNBOUND)))
     }
 
     /// Convert the result of a launch. A lost device ends the session.

@@ -1,6 +1,6 @@
 //! An engine's own memory: blocks numbered by the engine; each plane of a block consists of pieces.
 
-use super::names::{MEMBERS_MAX, Names};
+use super::names::{MEMBERS_MAX, Names, Numbering};
 use crate::{Error, Result, agent::protocol::Geometry};
 use std::{any::Any, fmt, sync::Arc};
 
@@ -119,9 +119,9 @@ impl EngineBlocks {
         Ok(EngineBlocks { own, ..EngineBlocks::new(geometry, count, &pieces)? })
     }
 
-    /// The ids of named blocks; `None`: a block's number is its id.
-    pub(crate) fn names(&self) -> Option<&Arc<Names>> {
-        self.names.as_ref()
+    /// Return how loads and stores refer to the blocks.
+    pub(crate) fn numbering(&self) -> Numbering {
+        self.names.clone().map_or(Numbering::Numbers(self.count), Numbering::Names)
     }
 
     /// Return a block's bytes in a plane, if the session allocated them.
@@ -207,7 +207,7 @@ mod tests {
         let of =
             |block, plane| -> Option<Vec<_>> { Some(blocks.pieces(block, plane)?.map(|(at, _)| at.addr()).collect()) };
         assert_eq!((of(0, 0), of(700, 1)), (None, None), "no name is assigned yet");
-        blocks.names().unwrap().set(700, &[3, 1, 0]).unwrap();
+        blocks.numbering().names().unwrap().set(700, &[3, 1, 0]).unwrap();
         assert_eq!((of(700, 0), of(700, 1), of(699, 1)), (Some(vec![1064, 9120]), Some(vec![5000]), None));
         let why = |pieces: &[Piece]| EngineBlocks::new(&geometry(), 4, pieces).unwrap_err().to_string();
         assert!(why(&[Piece { member: 3, ..pieces[0] }, pieces[1], pieces[2]]).contains("member 1 of 4 has no pieces"));
@@ -234,7 +234,8 @@ mod tests {
             let pieces = [piece(0, 1, base[1], 96, split), piece(1, 1, base[2], 40, 32), piece(0, 0, base[0], 96, 96 - split)];
             let model = tensors.clone();
             let blocks = EngineBlocks::new(&geometry(), 6, &pieces).unwrap();
-            let names = blocks.names().unwrap();
+            let numbering = blocks.numbering();
+            let names = numbering.names().unwrap();
             names.set(10, &from.concat()).unwrap();
             names.set(3, &to).unwrap();
             let name = at % from.len();

@@ -18,7 +18,7 @@ mod tier0;
 pub use blocks::{EngineBlocks, Owner, Piece};
 pub use cpu::CpuMemory;
 pub use frames::ClassRoom;
-pub(crate) use names::{Held, Names};
+pub(crate) use names::{Held, Numbering};
 pub use names::{MEMBERS_MAX, UNNAMED};
 pub use tier0::Tier0;
 

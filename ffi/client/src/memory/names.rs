@@ -1,9 +1,10 @@
-//! Names of blocks with members that the engine numbers separately: each name has one id for each member.
+//! How calls refer to the engine's own blocks: by their numbers, or by names if blocks have members that the engine numbers
+//! separately. Each name has one id for each member.
 //!
 //! The daemon knows only names. A copy request holds its names from before it is sent until it has ended, so that the ids of a name
 //! do not change during a copy.
 
-use crate::{Error, Result};
+use crate::{Error, Result, client::Refusal};
 use kvtide_wire::status::Status;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,6 +14,73 @@ pub const MEMBERS_MAX: u16 = 64;
 const IDS_MAX: usize = 1 << 24;
 /// The invalid id: a name with this id is unassigned.
 pub const UNNAMED: u32 = u32::MAX;
+
+/// How calls refer to the engine's own blocks.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Numbering {
+    /// No blocks are registered.
+    #[default]
+    Nothing,
+    /// By numbers below this.
+    Numbers(u32),
+    /// By names.
+    Names(Arc<Names>),
+}
+
+const NO_BLOCKS: &str = "no blocks are registered: call set_blocks first";
+
+impl Numbering {
+    /// Check that all of a call's blocks exist. A call without blocks needs none.
+    ///
+    /// # Errors
+    /// `State`: no blocks are registered. `Range`: there is no such block.
+    pub fn check(&self, blocks: &[u32]) -> std::result::Result<(), Refusal> {
+        match self {
+            Numbering::Nothing if blocks.is_empty() => Ok(()),
+            Numbering::Nothing => Err(Refusal::because(Status::State, NO_BLOCKS)),
+            Numbering::Numbers(count) => {
+                check_each(blocks, |block| block < *count, || format!("only {count} blocks are registered"))
+            }
+            Numbering::Names(names) => names.table().check(names.members, blocks),
+        }
+    }
+
+    /// Check the blocks of a request, and hold their names, if they have names, until the returned value is dropped.
+    ///
+    /// # Errors
+    /// As [`Numbering::check`].
+    pub fn hold(&self, blocks: &[u32]) -> std::result::Result<Option<Held>, Refusal> {
+        match self {
+            Numbering::Names(names) => names.hold(blocks).map(Some),
+            Numbering::Nothing | Numbering::Numbers(_) => self.check(blocks).map(|()| None),
+        }
+    }
+
+    /// Return the table of names.
+    ///
+    /// # Errors
+    /// `State`: blocks have no names.
+    pub fn names(&self) -> std::result::Result<&Arc<Names>, Refusal> {
+        const ONE_MEMBER: &str = "blocks have a single member, so loads and stores take their numbers, not names";
+        match self {
+            Numbering::Names(names) => Ok(names),
+            Numbering::Numbers(_) => Err(Refusal::because(Status::State, ONE_MEMBER)),
+            Numbering::Nothing => Err(Refusal::because(Status::State, NO_BLOCKS)),
+        }
+    }
+}
+
+/// Check that each block of a call exists. `why` says what a block without one lacks.
+fn check_each(
+    blocks: &[u32],
+    exists: impl Fn(u32) -> bool,
+    why: impl FnOnce() -> String,
+) -> std::result::Result<(), Refusal> {
+    match blocks.iter().position(|block| !exists(*block)) {
+        Some(at) => Err(Refusal::because(Status::Range, format!("blocks[{at}] is {}; {}", blocks[at], why()))),
+        None => Ok(()),
+    }
+}
 
 /// The table of names.
 #[derive(Debug)]
@@ -29,6 +97,13 @@ struct Table {
     ids: Vec<u32>,
     /// Requests in flight that hold each name.
     held: Vec<u32>,
+}
+
+impl Table {
+    fn check(&self, members: usize, names: &[u32]) -> std::result::Result<(), Refusal> {
+        let assigned = |name: u32| self.ids.get(name as usize * members).is_some_and(|id| *id != UNNAMED);
+        check_each(names, assigned, || "this name has no ids: call name_blocks first".into())
+    }
 }
 
 impl Names {
@@ -64,14 +139,18 @@ impl Names {
                 ));
             }
         }
-        let refused = |status| Err(Error::call("name blocks from name", u64::from(first), status));
+        let refused = |status, why: String| {
+            Err(Error::refused("name blocks from name", u64::from(first), Refusal::because(status, why)))
+        };
         let (from, names) = (first as usize, ids.len() / members);
         let Some(end) = from.checked_add(names).filter(|end| *end <= IDS_MAX / members) else {
-            return refused(Status::Limit);
+            let most = IDS_MAX / members;
+            return refused(Status::Limit, format!("{names} names from there on; names must be below {most}"));
         };
         let mut table = self.table();
-        if table.held.iter().take(end).skip(from).any(|held| *held > 0) {
-            return refused(Status::State);
+        if let Some(at) = table.held.iter().take(end).skip(from).position(|held| *held > 0) {
+            let name = from + at;
+            return refused(Status::State, format!("a load or store of name {name} is in flight: wait for its end"));
         }
         if table.held.len() < end {
             table.ids.resize(end * members, UNNAMED);
@@ -98,12 +177,9 @@ impl Names {
     ///
     /// # Errors
     /// `Range`: one of them is unassigned.
-    pub fn hold(self: &Arc<Self>, names: &[u32]) -> std::result::Result<Held, Status> {
+    pub fn hold(self: &Arc<Self>, names: &[u32]) -> std::result::Result<Held, Refusal> {
         let mut table = self.table();
-        let named = |name: &u32| table.ids.get(*name as usize * self.members).is_some_and(|id| *id != UNNAMED);
-        if !names.iter().all(named) {
-            return Err(Status::Range);
-        }
+        table.check(self.members, names)?;
         names.iter().for_each(|name| table.held[*name as usize] += 1);
         Ok(Held { of: Arc::clone(self), names: names.into() })
     }
@@ -149,8 +225,31 @@ mod tests {
         assert_eq!(of(&names, 4), None);
         names.set(4, &[1, 2, 3]).unwrap();
         assert_eq!((of(&names, 4), of(&names, 3), of(&names, 5)), (Some([1, 2, 3]), None, None));
-        assert_eq!(names.hold(&[4, 3]).unwrap_err(), Status::Range);
-        assert_eq!(names.hold(&[u32::MAX]).unwrap_err(), Status::Range);
+        assert_eq!(names.hold(&[4, 3]).unwrap_err().status, Status::Range);
+        assert_eq!(names.hold(&[u32::MAX]).unwrap_err().status, Status::Range);
+    }
+
+    #[test]
+    fn calls_have_blocks_that_exist() {
+        let names = Arc::new(Names::new(3, 10));
+        names.set(4, &[1, 2, 3]).unwrap();
+        let all = [Numbering::Nothing, Numbering::Numbers(3), Numbering::Names(names)];
+        let why = |numbering: &Numbering, blocks: &[u32]| {
+            let refusal = numbering.check(blocks).unwrap_err();
+            assert_eq!(numbering.hold(blocks).unwrap_err().status, refusal.status);
+            (refusal.status, Error::refused("store blocks", 0, refusal).to_string())
+        };
+        for numbering in &all {
+            numbering.check(&[]).unwrap();
+            assert!(numbering.hold(&[]).is_ok(), "a fetch has no blocks of the engine");
+        }
+        assert_eq!(why(&all[0], &[0]), (Status::State, format!("store blocks 0: {NO_BLOCKS}")));
+        all[1].check(&[2, 0]).unwrap();
+        let beyond = "store blocks 0: blocks[1] is 3; only 3 blocks are registered".to_owned();
+        assert_eq!(why(&all[1], &[2, 3, 9]), (Status::Range, beyond));
+        all[2].check(&[4]).unwrap();
+        let unnamed = "store blocks 0: blocks[0] is 5; this name has no ids: call name_blocks first".to_owned();
+        assert_eq!(why(&all[2], &[5]), (Status::Range, unnamed));
     }
 
     #[test]

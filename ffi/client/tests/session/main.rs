@@ -8,3 +8,4 @@ mod death;
 mod fake;
 mod nonsense;
 mod pages;
+mod refusals;

@@ -225,6 +225,12 @@ impl SeqTable {
         swap.map(|_| ()).map_err(|_| Status::State)
     }
 
+    /// Report whether a lane can take a sequence into its step.
+    #[must_use]
+    pub fn is_open(&self, seq: u32) -> bool {
+        self.slot(seq).is_some_and(|slot| slot.lane.load(Ordering::Acquire) == OPEN)
+    }
+
     /// Report whether a sequence is in a lane's step.
     #[must_use]
     pub fn in_step(&self, seq: u32) -> bool {

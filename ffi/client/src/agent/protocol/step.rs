@@ -264,6 +264,12 @@ impl Reader {
         self.open && self.plane.is_none() && self.arrived.is_none()
     }
 
+    /// Report whether the open step is gated.
+    #[must_use]
+    pub fn is_gated(&self) -> bool {
+        self.open && self.gated
+    }
+
     /// Return the pages that the last boundary handed out.
     #[must_use]
     pub fn ready(&self) -> &[Ready] {

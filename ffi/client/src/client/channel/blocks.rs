@@ -1,6 +1,9 @@
 //! The block API, for engines that keep their KV in their own memory: look up a prefix, lease it, load it, store new blocks.
 
-use super::{Channel, Error, Leased, Level, Outcome, Request, Result, SeqId, Status, ops::BLOCKS_MAX};
+use super::{
+    Channel, Error, Leased, Level, Outcome, Refusal, Request, Result, SeqId, Session, State, Status,
+    ops::{BLOCKS_MAX, place},
+};
 use kvtide_wire::lists::HASHED_BLOCKS_MAX;
 use std::{
     ops::Range,
@@ -58,15 +61,9 @@ impl Channel {
     ///   leases, expired ones included, have not been dropped yet.
     pub fn lease(&mut self, hash: u128, count: u32, time: Duration, timeout: Duration) -> Result<Leased> {
         const DOING: &str = "lease a prefix of blocks";
-        const FULL: &str =
-            "lease a prefix: all sequence ids are in use; end leases, expired ones too, or raise seqs_max:";
-        match self.blocking(DOING, u64::from(count), Request::Lease { hash, count, time }, timeout) {
-            Ok(Outcome::Lease(leased)) => Ok(leased),
-            Ok(_) => Err(Error::call(DOING, u64::from(count), Status::Internal)),
-            Err(error) if error.status() == Status::Limit && self.inner.session.seq_slots.is_empty() => {
-                Err(Error::call(FULL, self.inner.session.seq_slots.capacity() as u64, Status::Limit))
-            }
-            Err(error) => Err(error),
+        match self.blocking(DOING, u64::from(count), Request::Lease { hash, count, time }, timeout)? {
+            Outcome::Lease(leased) => Ok(leased),
+            _ => Err(Error::call(DOING, u64::from(count), Status::Internal)),
         }
     }
 
@@ -78,11 +75,16 @@ impl Channel {
     /// `Ok`. `TimedOut`, `Daemon` and `Fork` are returned as errors in any case.
     ///
     /// # Errors
-    /// Nothing was copied: `NotFound`: the lease has ended. `Range`, `Again`. `Limit`: more than 2^20 blocks. After `TimedOut` or
-    /// `Daemon`, parts may have been copied. The failure of single blocks is no error: [`Copied::failed`] lists them.
+    /// Nothing was copied: `NotFound`: the lease has ended. `Range`: the lease has fewer blocks, or one of `blocks` does not exist.
+    /// `State`: no blocks are registered ([`Client::set_blocks`](super::super::Client::set_blocks)). `Again`. `Limit`: more than 2^20
+    /// blocks. After `TimedOut` or `Daemon`, parts may have been copied. The failure of single blocks is no error:
+    /// [`Copied::failed`] lists them.
     pub fn load(&mut self, lease: SeqId, first: u32, blocks: &[u32], timeout: Duration) -> Result<Copied> {
-        self.in_parts(LOAD, blocks.len(), BLOCKS_MAX as usize, timeout, |part| {
-            Some(Request::Load { lease, first: first.checked_add(part.start as u32)?, blocks: &blocks[part] })
+        self.check(LOAD, blocks.len(), blocks, Some((lease, first)))?;
+        self.in_parts(LOAD, blocks.len(), BLOCKS_MAX as usize, timeout, |part| Request::Load {
+            lease,
+            first: first + part.start as u32,
+            blocks: &blocks[part],
         })
     }
 
@@ -104,14 +106,14 @@ impl Channel {
         level: Level,
         timeout: Duration,
     ) -> Result<Copied> {
-        if hashes.len() != blocks.len() {
-            return Err(Error::call(STORE, blocks.len() as u64, Status::Invalid));
-        }
+        let placed = pair(hashes, blocks).and_then(|()| place(first, parent, hashes));
+        placed.map_err(|refusal| Error::refused(STORE, blocks.len() as u64, refusal))?;
+        self.check(STORE, blocks.len(), blocks, None)?;
         self.in_parts(STORE, blocks.len(), HASHED_BLOCKS_MAX, timeout, |part| {
             // Each part's parent is the last block that the previous part stored.
             let parent = part.start.checked_sub(1).map_or(parent, |last| hashes[last]);
-            let first = first.checked_add(part.start as u32)?;
-            Some(Request::Store { first, parent, hashes: &hashes[part.clone()], blocks: &blocks[part], level })
+            let first = first + part.start as u32;
+            Request::Store { first, parent, hashes: &hashes[part.clone()], blocks: &blocks[part], level }
         })
     }
 
@@ -120,9 +122,11 @@ impl Channel {
     /// # Errors
     /// As [`Channel::load`].
     pub fn fetch(&mut self, lease: SeqId, first: u32, count: u32, timeout: Duration) -> Result<Copied> {
-        self.in_parts(FETCH, count as usize, BLOCKS_MAX as usize, timeout, |part| {
-            let first = first.checked_add(part.start as u32)?;
-            Some(Request::Fetch { lease, first, count: part.len() as u32 })
+        self.check(FETCH, count as usize, &[], Some((lease, first)))?;
+        self.in_parts(FETCH, count as usize, BLOCKS_MAX as usize, timeout, |part| Request::Fetch {
+            lease,
+            first: first + part.start as u32,
+            count: part.len() as u32,
         })
     }
 
@@ -143,20 +147,23 @@ impl Channel {
         settled.map_err(|status| Error::call(DOING, on, status))
     }
 
-    /// Run a call on `count` blocks as requests of at most `most` blocks, one after another. `request` returns `None` if the part
-    /// is out of range.
+    /// Check all of a call on `count` blocks before its first request is sent: the engine's blocks, and those that it reads, from
+    /// an index of a lease on.
+    fn check(&mut self, doing: &'static str, count: usize, blocks: &[u32], reads: Option<(SeqId, u32)>) -> Result<()> {
+        let (state, session) = self.parts(doing, count as u64)?;
+        let checked = check(state, session, count, blocks, reads);
+        checked.map_err(|refusal| Error::refused(doing, count as u64, refusal))
+    }
+
+    /// Run a call on `count` blocks as requests of at most `most` blocks, one after another. [`Channel::check`] must have passed.
     fn in_parts<'a>(
         &mut self,
         doing: &'static str,
         count: usize,
         most: usize,
         timeout: Duration,
-        request: impl Fn(Range<usize>) -> Option<Request<'a>>,
+        request: impl Fn(Range<usize>) -> Request<'a>,
     ) -> Result<Copied> {
-        let failed = |status| Error::call(doing, count as u64, status);
-        if count > CALL_BLOCKS_MAX {
-            return Err(failed(Status::Limit));
-        }
         let deadline = super::deadline(timeout);
         let mut all = Copied { failed: Vec::new(), status: Status::Ok, level: Level::Durable };
         if count == 0 {
@@ -166,11 +173,7 @@ impl Channel {
         loop {
             let end = count.min(at + most);
             let left = deadline.saturating_duration_since(Instant::now());
-            let part = match request(at..end) {
-                Some(request) => self.copy(doing, count, request, left),
-                None => Err(failed(Status::Range)),
-            };
-            let stops = match part {
+            let stops = match self.copy(doing, count, request(at..end), left) {
                 Ok(copied) => all.add(&copied, at) && doing == STORE,
                 // Copies may continue, or the session is over: the result of this part is unknown.
                 Err(error) if at == 0 || matches!(error.status(), Status::TimedOut | Status::Daemon | Status::Fork) => {
@@ -210,6 +213,40 @@ impl Copied {
         self.level = self.level.min(part.level);
         part.status != Status::Ok
     }
+}
+
+fn check(
+    state: &mut State,
+    session: &Session,
+    count: usize,
+    blocks: &[u32],
+    reads: Option<(SeqId, u32)>,
+) -> std::result::Result<(), Refusal> {
+    match count {
+        0 => return Ok(()),
+        1..=CALL_BLOCKS_MAX => {}
+        _ => return Err(too_many(count, CALL_BLOCKS_MAX)),
+    }
+    session.usable()?;
+    session.numbering().check(blocks)?;
+    match reads {
+        Some((lease, first)) => state.check_blocks(lease, first, count).map(|_| ()),
+        None => Ok(()),
+    }
+}
+
+/// Check that each block has a hash.
+pub(super) fn pair(hashes: &[u128], blocks: &[u32]) -> std::result::Result<(), Refusal> {
+    let (hashes, blocks) = (hashes.len(), blocks.len());
+    match hashes == blocks {
+        true => Ok(()),
+        false => Err(Refusal::because(Status::Invalid, format!("{hashes} hashes for {blocks} blocks"))),
+    }
+}
+
+/// Build the refusal of more blocks than a call or a request may have.
+pub(super) fn too_many(count: usize, most: usize) -> Refusal {
+    Refusal::because(Status::Limit, format!("{count} blocks; at most {most} are possible"))
 }
 
 /// Maximum blocks of one call: gigabytes in any model, and a list of failures that fits into memory.

@@ -1,7 +1,7 @@
 //! The calls of a channel: their tickets, the requests in flight, and the results that were not taken yet.
 
 use super::{
-    super::{Error, request::Completed, request::Outcome, request::Ticket},
+    super::{Error, Refusal, request::Completed, request::Outcome, request::Ticket},
     call::Call,
     ops::{Begin, Reply, Started, Work},
     owned::Owned,
@@ -78,9 +78,9 @@ impl State {
     }
 
     /// Start a request. Its result is kept for the holder of the ticket.
-    pub(super) fn submit(&mut self, begin: impl Begin, timeout: Duration, user: u64) -> Result<Ticket, Status> {
+    pub(super) fn submit(&mut self, begin: impl Begin, timeout: Duration, user: u64) -> Result<Ticket, Refusal> {
         if self.open_tickets() >= self.room() {
-            return Err(Status::Again);
+            return Err(Status::Again.into());
         }
         let ticket = Ticket(self.tickets + 1);
         self.start_for(begin, timeout, user, Some(ticket))?;
@@ -89,7 +89,7 @@ impl State {
     }
 
     /// Start a request without a time limit of its own. Its result is discarded.
-    pub(super) fn start(&mut self, begin: impl Begin) -> Result<(), Status> {
+    pub(super) fn start(&mut self, begin: impl Begin) -> Result<(), Refusal> {
         self.start_for(begin, Duration::ZERO, 0, None)
     }
 
@@ -99,12 +99,12 @@ impl State {
         timeout: Duration,
         user: u64,
         ticket: Option<Ticket>,
-    ) -> Result<(), Status> {
+    ) -> Result<(), Refusal> {
         let session = self.session();
         session.usable()?;
         self.flush()?; // the daemon receives a channel's calls in their order
         match begin.begin(self, &session)? {
-            Started::Send(work) => self.send_first(Call::new(ticket, user, timeout, work)),
+            Started::Send(work) => Ok(self.send_first(Call::new(ticket, user, timeout, work))?),
             Started::Done(outcome) => {
                 let work = Work::plain(WireRequest::Nop {}); // nothing is in flight
                 self.finish(Call::new(ticket, user, Duration::ZERO, work), Ok(outcome));
@@ -188,8 +188,10 @@ impl State {
     fn finish(&mut self, mut call: Call, result: Result<Outcome, Status>) {
         match (call.ticket, result) {
             (Some(ticket), result) => {
-                let (doing, on) = call.work.operation().describe();
-                let result = result.map_err(|status| Error::call(doing, on, status));
+                let operation = call.work.operation();
+                let (doing, on) = operation.describe();
+                let refusal = |status| Refusal::new(status, operation.why(&self.session, status));
+                let result = result.map_err(|status| Error::refused(doing, on, refusal(status)));
                 self.finished.push_back(Completed { ticket, user: call.user, result });
             }
             (None, Ok(Outcome::Pin(pin))) => {
@@ -206,19 +208,23 @@ impl State {
     }
 
     /// Request the cancellation of a request in flight.
-    pub(super) fn cancel(&mut self, ticket: Ticket) -> Result<(), Status> {
+    pub(super) fn cancel(&mut self, ticket: Ticket) -> Result<(), Refusal> {
         let Some((tag, _)) = self.in_flight(ticket) else {
             let ended = self.finished.iter().any(|completed| completed.ticket == ticket);
-            return if ended { Ok(()) } else { Err(Status::NotFound) };
+            return if ended { Ok(()) } else { Err(no_ticket()) };
         };
-        self.post(Work::plain(WireRequest::Cancel { tag }))
+        Ok(self.post(Work::plain(WireRequest::Cancel { tag }))?)
     }
 
     /// Return the result of a request if it has ended.
-    pub(super) fn take(&mut self, ticket: Ticket) -> Result<Option<Completed>, Status> {
+    pub(super) fn take(&mut self, ticket: Ticket) -> Result<Option<Completed>, Refusal> {
         if let Some(at) = self.finished.iter().position(|completed| completed.ticket == ticket) {
             return Ok(self.finished.remove(at));
         }
-        if self.in_flight(ticket).is_some() { Ok(None) } else { Err(Status::NotFound) }
+        if self.in_flight(ticket).is_some() { Ok(None) } else { Err(no_ticket()) }
     }
+}
+
+fn no_ticket() -> Refusal {
+    Refusal::because(Status::NotFound, "this channel has no such ticket, or its result was taken before")
 }

@@ -17,7 +17,7 @@ pub(crate) use calls::State;
 pub use feed::Events;
 
 use super::{
-    Client, Error, Result,
+    Client, Error, Refusal, Result,
     inner::Inner,
     options::{SeqId, deadline},
     request::{Completed, Leased, Outcome, PageRange, Pin, Request, Ticket},
@@ -62,13 +62,13 @@ impl Channel {
         &mut self,
         doing: &'static str,
         on: u64,
-        call: impl FnOnce(&mut State) -> std::result::Result<T, Status>,
+        call: impl FnOnce(&mut State) -> std::result::Result<T, Refusal>,
     ) -> Result<T> {
         let (state, _) = self.parts(doing, on)?;
         state.progress();
         let result = call(state);
         state.port.ring();
-        result.map_err(|status| Error::call(doing, on, status))
+        result.map_err(|refusal| Error::refused(doing, on, refusal))
     }
 
     /// Run a request to its end.
@@ -80,7 +80,7 @@ impl Channel {
         timeout: Duration,
     ) -> Result<Outcome> {
         let (state, session) = self.parts(doing, on)?;
-        state.run(session, request, timeout).unwrap_or_else(|status| Err(Error::call(doing, on, status)))
+        state.run(session, request, timeout).unwrap_or_else(|refusal| Err(Error::refused(doing, on, refusal)))
     }
 
     /// Make a round trip to the daemon, without effect.
@@ -113,8 +113,8 @@ impl Channel {
     /// `NotFound`: no such lease. `Again`.
     pub fn end_lease(&mut self, lease: SeqId) -> Result<()> {
         self.at_once("end lease", u64::from(lease), |state| match state.owned.get(&lease) {
-            Some(owned) if owned.lease => state.drop_seq(lease),
-            _ => Err(Status::NotFound),
+            Some(owned) if owned.lease.is_some() => state.drop_seq(lease),
+            _ => Err(Refusal::because(Status::NotFound, "this channel has no such lease, or it was ended before")),
         })
     }
 
@@ -314,7 +314,7 @@ impl Channel {
     /// Send a request without waiting for its end. `user` is returned with the result.
     ///
     /// # Errors
-    /// `Again`: `depth` requests are in flight.
+    /// `Again`: `depth` requests are in flight. Mistakes of the caller, as by the blocking form.
     pub fn submit(&mut self, request: Request<'_>, timeout: Duration, user: u64) -> Result<Ticket> {
         const DOING: &str = "submit a request on channel";
         let on = u64::from(self.index);
@@ -331,7 +331,7 @@ impl Channel {
         match state.take(ticket) {
             Ok(Some(completed)) => completed.result.map(Some),
             Ok(None) => Ok(None),
-            Err(status) => Err(Error::call("poll request", ticket.0, status)),
+            Err(refusal) => Err(Error::refused("poll request", ticket.0, refusal)),
         }
     }
 
@@ -353,7 +353,8 @@ impl Channel {
         let (state, session) = self.parts("wait for request", ticket.0)?;
         let deadline = deadline(timeout);
         let taken = state.wait_until(session, deadline, |state| state.take(ticket).transpose());
-        taken.and_then(|result| result).map_err(|status| Error::call("wait for request", ticket.0, status))
+        let taken = taken.map_err(Refusal::from).and_then(|result| result);
+        taken.map_err(|refusal| Error::refused("wait for request", ticket.0, refusal))
     }
 
     /// Return the descriptor that becomes readable when a request ends after [`Channel::arm`], or when the daemon is gone. For

@@ -4,7 +4,7 @@ use super::{calls::State, ops::Begin};
 use crate::{
     Result,
     agent::session::Session,
-    client::{options::deadline, request::Outcome},
+    client::{Refusal, options::deadline, request::Outcome},
 };
 use kvtide_types::Request as WireRequest;
 use kvtide_wire::{os::spin::Turns, status::Status};
@@ -97,10 +97,10 @@ impl State {
         session: &Session,
         request: impl Begin + Copy,
         timeout: Duration,
-    ) -> std::result::Result<Result<Outcome>, Status> {
+    ) -> std::result::Result<Result<Outcome>, Refusal> {
         let deadline = deadline(timeout);
         let started = self.wait_until(session, deadline, |state| match state.submit(request, timeout, 0) {
-            Err(Status::Again) => None,
+            Err(refusal) if refusal.status == Status::Again => None,
             other => Some(other),
         });
         let ticket = started??;
@@ -114,7 +114,7 @@ impl State {
                     call.ticket = None;
                 }
                 self.port.ring();
-                Err(status)
+                Err(status.into())
             }
         }
     }

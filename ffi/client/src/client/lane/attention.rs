@@ -2,7 +2,7 @@
 //!
 //! This affects only speed, and which pages an inexact contract omits; it never changes the contents of pages that are read.
 
-use super::{Lane, Pass, State};
+use super::{Lane, Pass, Refusal, State};
 use crate::{
     Error, Result,
     agent::{
@@ -151,13 +151,14 @@ impl State {
     }
 
     /// Find the position of a sequence in the open step, and make room for its reports.
-    fn told_of(&mut self, seq: SeqId, plane: u16) -> std::result::Result<(usize, StepSeq), Status> {
+    fn told_of(&mut self, seq: SeqId, plane: u16) -> std::result::Result<(usize, StepSeq), Refusal> {
         let planes = self.reader.view().shared().geometry().plane_count();
-        let position = self.reader.position_of(seq).filter(|_| self.reader.view().active()).ok_or(Status::State)?;
+        let absent = || Refusal::because(Status::State, format!("sequence {seq} is not in an open step of this lane"));
+        let position = self.reader.position_of(seq).filter(|_| self.reader.view().active()).ok_or_else(absent)?;
         if u32::from(plane) >= planes {
-            return Err(Status::Range);
+            return Err(Refusal::because(Status::Range, format!("the space has {planes} planes")));
         }
-        let step = self.reader.member(position).ok_or(Status::State)?;
+        let step = self.reader.member(position).ok_or_else(absent)?;
         let position = position as usize;
         if self.attention.members.len() <= position {
             self.attention.members.resize_with(self.reader.members().len(), Member::default);
@@ -416,10 +417,11 @@ impl State {
         kind: ScoreKind,
         (seq, plane): (SeqId, u16),
         queries: &[f32],
-    ) -> std::result::Result<(), Status> {
+    ) -> std::result::Result<(), Refusal> {
         let (position, step) = self.told_of(seq, plane)?;
         if session.attention.digests().is_some_and(|digests| group_of(&digests, queries).is_none()) {
-            return Err(Status::Range);
+            let why = format!("{} numbers do not make whole queries for the heads of keys in `digests`", queries.len());
+            return Err(Refusal::because(Status::Range, why));
         }
         let own = kind == ScoreKind::Query;
         if own {
@@ -476,11 +478,12 @@ impl State {
         self.attention.members[position].queries = queries;
     }
 
-    fn mass(&mut self, session: &Session, seq: SeqId, plane: u16, masses: &[f32]) -> std::result::Result<(), Status> {
+    fn mass(&mut self, session: &Session, seq: SeqId, plane: u16, masses: &[f32]) -> std::result::Result<(), Refusal> {
         let (position, step) = self.told_of(seq, plane)?;
         let (needed, _) = pages_of(session, step, plane);
         if masses.len() < needed.end as usize {
-            return Err(Status::Range);
+            let why = format!("{} shares; sequence {seq} has {} pages", masses.len(), needed.end);
+            return Err(Refusal::because(Status::Range, why));
         }
         let read = &masses[needed.start as usize..needed.end as usize];
         let Attention { members, picker, shares, .. } = &mut self.attention;
@@ -507,11 +510,12 @@ impl State {
         Ok(())
     }
 
-    fn sums(&mut self, session: &Session, seq: SeqId, plane: u16, sums: &[f32]) -> std::result::Result<(), Status> {
+    fn sums(&mut self, session: &Session, seq: SeqId, plane: u16, sums: &[f32]) -> std::result::Result<(), Refusal> {
         let (position, _) = self.told_of(seq, plane)?;
         let member = &mut self.attention.members[position];
         if self.reader.plane() != Some(plane) || member.queried != Some(plane) {
-            return Err(Status::State);
+            let why = "it is not the plane of the last boundary, or its query was not reported";
+            return Err(Refusal::because(Status::State, why));
         }
         // Without digests the length of a query is not known.
         let channels = session.attention.digests().map(|digests| usize::from(digests.keys().channels));
@@ -520,7 +524,8 @@ impl State {
             None => !sums.is_empty() && member.queries.len().is_multiple_of(sums.len()),
         };
         if !fits {
-            return Err(Status::Range);
+            let why = format!("{} sums; there must be one for each query head", sums.len());
+            return Err(Refusal::because(Status::Range, why));
         }
         member.sums.clear();
         member.sums.extend_from_slice(sums);
@@ -655,9 +660,9 @@ impl Lane {
         &mut self,
         doing: &'static str,
         plane: u16,
-        tell: impl FnOnce(&mut State, &Session) -> std::result::Result<T, Status>,
+        tell: impl FnOnce(&mut State, &Session) -> std::result::Result<T, Refusal>,
     ) -> Result<T> {
         let (state, session) = self.parts(doing)?;
-        tell(state, session).map_err(|status| Error::call(doing, u64::from(plane), status))
+        tell(state, session).map_err(|refusal| Error::refused(doing, u64::from(plane), refusal))
     }
 }

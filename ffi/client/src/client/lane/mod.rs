@@ -16,10 +16,10 @@ pub(crate) use state::State;
 
 pub use attention::{Omission, ScoreKind};
 
-use super::{Client, Error, Result, inner::Inner, options::FrameId, options::SeqId};
-use crate::agent::{protocol::step::Found, session::Session};
-use kvtide_wire::{entry::LIST_WORDS, status::Status};
-use std::{sync::Arc, time::Instant};
+use super::{Client, Error, Refusal, Result, inner::Inner, options::FrameId, options::SeqId};
+use crate::agent::session::Session;
+use kvtide_wire::status::Status;
+use std::sync::Arc;
 
 pub use crate::agent::protocol::step::{Ready, StepSeq};
 
@@ -38,6 +38,8 @@ pub enum Pass {
         last: bool,
     },
 }
+
+const NO_STEP: &str = "no step has begun";
 
 /// One ordered stream of engine work. Owned by one thread at a time.
 pub struct Lane {
@@ -89,27 +91,8 @@ impl Lane {
     pub fn begin(&mut self, seqs: &[StepSeq]) -> Result<()> {
         const DOING: &str = "begin a step on lane";
         let index = u64::from(self.index);
-        let error = |status| Error::call(DOING, index, status);
         let (state, session) = self.parts(DOING)?;
-        if seqs.len() > LIST_WORDS {
-            return Err(error(Status::Limit));
-        }
-        state.outside_capture(session).map_err(error)?;
-        state.prepare(session).map_err(error)?;
-        let announce = state.begin_reader(session, seqs).map_err(error)?;
-        state.begin_attention(session);
-        state.unsent = None;
-        state.unannounced = announce;
-        state.words.steps(state.reader.step(), state.reader.step() - 1);
-        state.words.position(state.reader.view().position());
-        if announce || state.unended.is_some() {
-            // The ring is full or the daemon is gone: the first boundary that misses a page tries again, and reports the error.
-            let sent = state.catch_up(session).is_ok();
-            session.counters.messages_before_steps.add(u64::from(announce && sent));
-            state.port.ring();
-            session.lane_moved();
-        }
-        state.enqueue(session).map_err(error)
+        state.begin(session, seqs).map_err(|refusal| Error::refused(DOING, index, refusal))
     }
 
     /// Pass a boundary before the pages of `plane` are read: apply changes of the table, and report the readable pages. Planes must
@@ -121,33 +104,8 @@ impl Lane {
     /// `TimedOut`, `Daemon`: a page is not available; the step stays open, and the boundary may be repeated. `Device`.
     pub fn boundary(&mut self, plane: u16) -> Result<Pass> {
         const DOING: &str = "pass a boundary of plane";
-        let error = |status| Error::call(DOING, u64::from(plane), status);
         let (state, session) = self.parts(DOING)?;
-        state.outside_capture(session).map_err(error)?;
-        let before = state.reader.view().moves();
-        if state.attention.inexact && state.reader.plane() != Some(plane) {
-            state.reader.arrive(plane).map_err(error)?;
-            state.pick(session, plane);
-        }
-        let found = state.reader.boundary(plane).map_err(error)?;
-        state.words.position(state.reader.view().position());
-        if before != state.reader.view().moves() {
-            session.lane_moved();
-        }
-        let pass = match found {
-            Found::All => Pass::All,
-            Found::Part { last } => Pass::Part { count: state.reader.ready().len(), last },
-            Found::Nothing { .. } => {
-                let since = Instant::now();
-                let pass = state.wait(session, plane, found, since);
-                session.counters.stalls.add(1);
-                session.counters.stall_ns.add(u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX));
-                pass.map_err(error)?
-            }
-        };
-        state.build_owed(session, plane, pass);
-        state.enqueue(session).map_err(error)?;
-        Ok(pass)
+        state.boundary(session, plane).map_err(|refusal| Error::refused(DOING, u64::from(plane), refusal))
     }
 
     /// Return the pages that the last boundary handed out, in order of sequence position and block index.
@@ -165,7 +123,7 @@ impl Lane {
         const DOING: &str = "end a step on lane";
         let index = u64::from(self.index);
         let (state, session) = self.parts(DOING)?;
-        state.outside_capture(session).map_err(|status| Error::call(DOING, index, status))?;
+        state.outside_capture(session).map_err(|refusal| Error::refused(DOING, index, refusal))?;
         self.close()
     }
 
@@ -179,7 +137,8 @@ impl Lane {
             state.build_still_owed(session);
             state.build_filled(session);
         }
-        let announced = state.reader.end().map_err(|status| Error::call(DOING, index, status))?;
+        let none = |status| Error::refused(DOING, index, Refusal::because(status, NO_STEP));
+        let announced = state.reader.end().map_err(none)?;
         state.close_gates();
         state.words.steps(state.reader.step(), state.reader.step());
         state.unsent = None;

@@ -2,7 +2,7 @@
 //! select pages, once they arrive.
 
 use super::{
-    ScoreKind, State, StepSeq,
+    Refusal, ScoreKind, State, StepSeq,
     attention::{Answered, pages_of},
 };
 use crate::{
@@ -73,7 +73,7 @@ impl State {
         step: StepSeq,
         plane: u16,
         queries: &[f32],
-    ) -> std::result::Result<(), Status> {
+    ) -> std::result::Result<(), Refusal> {
         self.take_answers(session);
         let (needed, sealed) = pages_of(session, step, plane);
         let number = self.reader.step();
@@ -99,8 +99,10 @@ impl State {
                 session.counters.sketches_left_out.add(u64::from(!asked));
                 Ok(())
             }
-            Err(kvtide_kernels::Error::Invalid { .. }) => Err(Status::Range),
-            Err(error) => Err(status_of(&error)),
+            Err(error @ kvtide_kernels::Error::Invalid { .. }) => {
+                Err(Refusal::because(Status::Range, error.to_string()))
+            }
+            Err(error) => Err(status_of(&error).into()),
         }
     }
 

@@ -1,9 +1,12 @@
 //! State of a lane, which outlives its handle: its reader, its ring to the daemon, and messages still to be sent.
 
-use super::{Pass, StepSeq, attention::Attention};
+use super::{NO_STEP, Pass, Refusal, StepSeq, attention::Attention};
 use crate::agent::{
     port::Port,
-    protocol::step::{Counts, Fault, Found, Reader},
+    protocol::{
+        seqs::SeqState,
+        step::{Counts, Fault, Found, Reader},
+    },
     session::Session,
 };
 use kvtide_types::Request as WireRequest;
@@ -12,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// How long a boundary spins for its page before it sleeps: a few times a page fault between two running processes.
 const SPIN: Duration = Duration::from_micros(200);
+
+pub(super) const OPEN_STEP: &str = "a step is open: end it first";
 
 /// State of a lane, kept by the client while no handle exists.
 pub(crate) struct State {
@@ -61,13 +66,13 @@ impl State {
 
     /// Nothing to prepare without a device.
     #[cfg(not(feature = "cuda"))]
-    pub(super) fn prepare(&mut self, _: &Session) -> std::result::Result<(), Status> {
+    pub(super) fn prepare(&mut self, _: &Session) -> std::result::Result<(), Refusal> {
         Ok(())
     }
 
     /// No graph is captured without a device.
     #[cfg(not(feature = "cuda"))]
-    pub(super) fn outside_capture(&self, _: &Session) -> std::result::Result<(), Status> {
+    pub(super) fn outside_capture(&self, _: &Session) -> std::result::Result<(), Refusal> {
         Ok(())
     }
 
@@ -104,8 +109,102 @@ impl State {
         _: StepSeq,
         _: u16,
         _: &[f32],
-    ) -> std::result::Result<(), Status> {
-        Err(Status::Device)
+    ) -> std::result::Result<(), Refusal> {
+        Err(Status::Device.into())
+    }
+
+    /// Begin a step. See [`super::Lane::begin`].
+    pub(super) fn begin(&mut self, session: &Session, seqs: &[StepSeq]) -> std::result::Result<(), Refusal> {
+        if seqs.len() > LIST_WORDS {
+            let why = format!("{} sequences; a step has at most {LIST_WORDS}", seqs.len());
+            return Err(Refusal::because(Status::Limit, why));
+        }
+        self.outside_capture(session)?;
+        self.prepare(session)?;
+        let announce = self.begin_reader(session, seqs).map_err(|status| self.not_begun(session, seqs, status))?;
+        self.begin_attention(session);
+        self.unsent = None;
+        self.unannounced = announce;
+        self.words.steps(self.reader.step(), self.reader.step() - 1);
+        self.words.position(self.reader.view().position());
+        if announce || self.unended.is_some() {
+            // The ring is full or the daemon is gone: the first boundary that misses a page tries again, and reports the error.
+            let sent = self.catch_up(session).is_ok();
+            session.counters.messages_before_steps.add(u64::from(announce && sent));
+            self.port.ring();
+            session.lane_moved();
+        }
+        Ok(self.enqueue(session)?)
+    }
+
+    /// Find why the reader began no step. It has changed nothing, so the reason is still there, unless another thread has removed it.
+    fn not_begun(&self, session: &Session, seqs: &[StepSeq], status: Status) -> Refusal {
+        if status == Status::State && self.reader.view().active() {
+            return Refusal::because(status, OPEN_STEP);
+        }
+        let (table, page_tokens) = (session.shared.seqs(), session.shared.geometry().bounds().page_tokens);
+        let why = |at: usize, StepSeq { seq, tokens }: StepSeq| match status {
+            Status::NotFound if table.state(seq) == SeqState::Free => Some(format!("there is no sequence {seq}")),
+            Status::State if seqs[..at].iter().any(|earlier| earlier.seq == seq) => {
+                Some(format!("sequence {seq} is in the step twice"))
+            }
+            Status::State if table.in_step(seq) => Some(format!("sequence {seq} is in the step of another lane")),
+            Status::State if !table.is_open(seq) => {
+                Some(format!("sequence {seq} is parked, or a fork or truncate of it is in flight"))
+            }
+            Status::Range if session.shared.geometry().blocks_for(tokens) > table.len(seq) => {
+                let room = u64::from(table.len(seq)) * u64::from(page_tokens);
+                Some(format!("{tokens} tokens of sequence {seq}, which has room for {room}: reserve first"))
+            }
+            _ => None,
+        };
+        Refusal::new(status, seqs.iter().enumerate().find_map(|(at, wanted)| why(at, *wanted)))
+    }
+
+    /// Pass a boundary. See [`super::Lane::boundary`].
+    pub(super) fn boundary(&mut self, session: &Session, plane: u16) -> std::result::Result<Pass, Refusal> {
+        self.outside_capture(session)?;
+        let before = self.reader.view().moves();
+        if self.attention.inexact && self.reader.plane() != Some(plane) {
+            self.reader.arrive(plane).map_err(|status| self.out_of_turn(plane, status))?;
+            self.pick(session, plane);
+        }
+        let found = self.reader.boundary(plane).map_err(|status| self.out_of_turn(plane, status))?;
+        self.words.position(self.reader.view().position());
+        if before != self.reader.view().moves() {
+            session.lane_moved();
+        }
+        let pass = match found {
+            Found::All => Pass::All,
+            Found::Part { last } => Pass::Part { count: self.reader.ready().len(), last },
+            Found::Nothing { .. } => {
+                let since = Instant::now();
+                let pass = self.wait(session, plane, found, since);
+                session.counters.stalls.add(1);
+                session.counters.stall_ns.add(u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX));
+                pass?
+            }
+        };
+        self.build_owed(session, plane, pass);
+        self.enqueue(session)?;
+        Ok(pass)
+    }
+
+    /// Find why the reader refused a boundary.
+    pub(super) fn out_of_turn(&self, plane: u16, status: Status) -> Refusal {
+        let why = match (status, self.reader.plane()) {
+            (Status::Range, _) => {
+                format!("the space has {} planes", self.reader.view().shared().geometry().plane_count())
+            }
+            (Status::State, _) if !self.reader.view().active() => NO_STEP.into(),
+            (Status::State, _) if self.reader.is_gated() => "the gates of the step are open: end the step".into(),
+            (Status::State, Some(at)) if at > plane => format!("plane {at} has begun: planes come in ascending order"),
+            (Status::State, Some(at)) if at == plane => {
+                "the plane had a boundary, and is complete or in part read".into()
+            }
+            (status, _) => return status.into(),
+        };
+        Refusal::because(status, why)
     }
 
     /// Open a step. While tier 0 shrinks, unsealed pages are moved between steps; this thread then helps with the moves first,

@@ -1,8 +1,9 @@
 //! Lanes bound to a stream of the device that tier 0 is on.
 
 use super::{
-    Lane, State,
+    Lane, NO_STEP, Refusal, State,
     away::{Away, Gated, pass_gates},
+    state::OPEN_STEP,
 };
 use crate::{
     Error, Result,
@@ -61,9 +62,7 @@ impl Lane {
         const DOING: &str = "bind a stream to lane";
         let index = u64::from(self.index);
         let (state, _) = self.parts(DOING)?;
-        let Some(lane) = state.stream.clone().filter(|_| !state.reader.view().active()) else {
-            return Err(Error::call(DOING, index, Status::State));
-        };
+        let lane = state.to_bind().map_err(|refusal| Error::refused(DOING, index, refusal))?;
         // SAFETY: this function's own contract.
         let stream = unsafe { Stream::borrow(lane.device(), stream) };
         let bound = stream.and_then(|stream| lane.bind(&Arc::new(stream)));
@@ -78,9 +77,7 @@ impl Lane {
         const DOING: &str = "bind a stream to lane";
         let index = u64::from(self.index);
         let (state, _) = self.parts(DOING)?;
-        let Some(lane) = state.stream.clone().filter(|_| !state.reader.view().active()) else {
-            return Err(Error::call(DOING, index, Status::State));
-        };
+        let lane = state.to_bind().map_err(|refusal| Error::refused(DOING, index, refusal))?;
         lane.bind(stream).map_err(|e| error("bind a lane to a stream", e))
     }
 
@@ -107,10 +104,11 @@ impl Lane {
     pub fn boundary_async(&mut self, plane: u16) -> Result<()> {
         const DOING: &str = "pass an asynchronous boundary of plane";
         let failed = |status| Error::call(DOING, u64::from(plane), status);
-        let Some(away) = self.away.clone() else { return Err(failed(Status::State)) };
+        let refused = |refusal: Refusal| Error::refused(DOING, u64::from(plane), refusal);
+        let Some(away) = self.away.clone() else { return Err(refused(not_on_device())) };
         let inner = Arc::clone(&self.inner);
         inner.session.ours().map_err(failed)?;
-        away.stream().outside_capture().map_err(|error| failed(lost(&inner.session, status_of(&error))))?;
+        away.stream().outside_capture().map_err(|error| refused(of(&inner.session, &error)))?;
         if self.state.is_none() && away.queue(plane).map_err(failed)? {
             inner.session.background_tasks.add(&inner.session, away);
             return Ok(());
@@ -118,7 +116,7 @@ impl Lane {
         self.check()?;
         let (state, session) = self.parts(DOING)?;
         let before = state.reader.view().moves();
-        let found = state.reader.gather(plane).map_err(failed)?;
+        let found = state.reader.gather(plane).map_err(|status| refused(state.out_of_turn(plane, status)))?;
         state.words.position(state.reader.view().position());
         if before != state.reader.view().moves() {
             session.lane_moved();
@@ -126,7 +124,7 @@ impl Lane {
         let Found::Nothing { announce, fault } = found else { return state.enqueue(session).map_err(failed) };
         if !away.stream().can_wait() || !state.reader.fits(|class| session.tier0.frames(class)) {
             state.reader.fault_ended();
-            return Err(failed(Status::State));
+            return Err(refused(Refusal::because(Status::State, NO_WAIT)));
         }
         state.ask(session, announce, fault).map_err(failed)?;
         let Some(wait) = state.wait_in_stream(session).map_err(failed)? else { return Err(failed(Status::Again)) };
@@ -151,23 +149,26 @@ impl Lane {
     pub fn open_gates(&mut self) -> Result<()> {
         const DOING: &str = "open the gates of lane";
         let index = u64::from(self.index);
-        let failed = |status| Error::call(DOING, index, status);
-        let Some(away) = self.away.clone() else { return Err(failed(Status::State)) };
+        let refused = |refusal: Refusal| Error::refused(DOING, index, refusal);
+        let Some(away) = self.away.clone() else { return Err(refused(not_on_device())) };
         let inner = Arc::clone(&self.inner);
         let (state, session) = self.parts(DOING)?;
-        state.outside_capture(session).map_err(failed)?;
-        let fits = state.reader.fits(|class| session.tier0.frames(class));
-        if !state.reader.is_new() || !away.stream().can_wait() || !fits {
-            return Err(failed(Status::State));
+        state.outside_capture(session).map_err(refused)?;
+        if !state.reader.is_new() {
+            let why = if state.reader.view().active() { "the step had a boundary already" } else { NO_STEP };
+            return Err(refused(Refusal::because(Status::State, why)));
         }
-        away.stream().open_gates().map_err(|error| failed(lost(session, status_of(&error))))?;
+        if !away.stream().can_wait() || !state.reader.fits(|class| session.tier0.frames(class)) {
+            return Err(refused(Refusal::because(Status::State, NO_WAIT)));
+        }
+        away.stream().open_gates().map_err(|error| refused(of(session, &error)))?;
         let mut gated = Gated::default();
         match pass_gates(away.stream(), state, &mut gated, session) {
             Ok(true) => return self.check(),
             Ok(false) => {}
             Err(status) => {
                 gated.fail(away.stream(), status);
-                return Err(failed(status));
+                return Err(refused(status.into()));
             }
         }
         if let Some(state) = self.state.take() {
@@ -186,14 +187,15 @@ impl Lane {
     /// `Range`: no such plane. `State`: tier 0 is not on a device. `Invalid`: the lane is not bound to a stream, or the device's streams
     /// cannot wait. `Device`.
     pub fn gate(&mut self, plane: u16) -> Result<()> {
-        let failed = |status| Error::call("enqueue the gate of plane", u64::from(plane), status);
+        let refused = |refusal: Refusal| Error::refused("enqueue the gate of plane", u64::from(plane), refusal);
         let session = &self.inner.session;
-        session.ours().map_err(failed)?;
-        let stream = self.stream().ok_or_else(|| failed(Status::State))?;
-        if u32::from(plane) >= session.shared.geometry().plane_count() {
-            return Err(failed(Status::Range));
+        session.ours().map_err(|status| refused(status.into()))?;
+        let stream = self.stream().ok_or_else(|| refused(not_on_device()))?;
+        let planes = session.shared.geometry().plane_count();
+        if u32::from(plane) >= planes {
+            return Err(refused(Refusal::because(Status::Range, format!("the space has {planes} planes"))));
         }
-        stream.gate(plane).map_err(|error| failed(lost(session, status_of(&error))))
+        stream.gate(plane).map_err(|error| refused(of(session, &error)))
     }
 
     /// Return why a boundary of the open step failed while the stream waited for it. The results of kernels after that boundary are
@@ -215,24 +217,35 @@ impl State {
         self.stream = Some(stream);
     }
 
+    /// Return the lane's device side, if it can be bound to a stream now.
+    fn to_bind(&self) -> std::result::Result<Arc<LaneStream>, Refusal> {
+        if self.reader.view().active() {
+            return Err(Refusal::because(Status::State, OPEN_STEP));
+        }
+        self.stream.clone().ok_or_else(not_on_device)
+    }
+
     /// Prepare the lane's stream for a step.
-    pub(super) fn prepare(&mut self, session: &Session) -> std::result::Result<(), Status> {
+    pub(super) fn prepare(&mut self, session: &Session) -> std::result::Result<(), Refusal> {
         let Some(stream) = self.stream.clone() else { return Ok(()) };
-        if stream.stream().is_none() || self.reader.view().active() {
-            return Err(Status::State);
+        if self.reader.view().active() {
+            return Err(Refusal::because(Status::State, OPEN_STEP));
+        }
+        if stream.stream().is_none() {
+            return Err(Refusal::because(Status::State, "tier 0 is on a device: bind the lane to a stream first"));
         }
         match stream.begin() {
             Ok(true) => self.reader.replay(),
             Ok(false) => {}
-            Err(error) => return Err(lost(session, status_of(&error))),
+            Err(error) => return Err(of(session, &error)),
         }
         Ok(())
     }
 
     /// Refuse calls that enqueue on a stream that is being captured into a graph, before they change anything.
-    pub(super) fn outside_capture(&self, session: &Session) -> std::result::Result<(), Status> {
+    pub(super) fn outside_capture(&self, session: &Session) -> std::result::Result<(), Refusal> {
         let outside = self.stream.as_ref().map_or(Ok(()), |stream| stream.outside_capture());
-        outside.map_err(|error| lost(session, status_of(&error)))
+        outside.map_err(|error| of(session, &error))
     }
 
     /// Enqueue the table's last changes to the device's copy.
@@ -283,6 +296,18 @@ impl State {
         let Some(stream) = &self.stream else { return Err(Status::State) };
         stream.wait().map_err(|error| lost(session, status_of(&error)))
     }
+}
+
+const NO_WAIT: &str = "the stream cannot wait for the step's pages: they do not fit into tier 0, the device has no such \
+                       waits, or another lane has a stream too; use boundary";
+
+fn not_on_device() -> Refusal {
+    Refusal::because(Status::State, "tier 0 is not on a device")
+}
+
+/// Convert a device error. A lost device ends the session.
+fn of(session: &Session, error: &kvtide_kernels::Error) -> Refusal {
+    Refusal::because(lost(session, status_of(error)), error.to_string())
 }
 
 /// A lost device ends the session.

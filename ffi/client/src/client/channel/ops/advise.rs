@@ -1,6 +1,6 @@
 //! Advise on the use of blocks, and set the reading contract of a sequence.
 
-use super::{Answered, Operation, Reply, Session, Started, State, Status, WireRequest, Work};
+use super::{Answered, Operation, Refusal, Reply, Session, Started, State, Status, WireRequest, Work};
 use kvtide_types::{Advice, Contract};
 
 pub(super) fn begin(
@@ -9,13 +9,15 @@ pub(super) fn begin(
     seq: u32,
     (first, count): (u32, u32),
     advice: Advice,
-) -> Result<Started, Status> {
-    state.seq(seq)?;
+) -> Result<Started, Refusal> {
+    state.seq_or_lease(seq)?;
+    let blocks = session.shared.seqs().len(seq);
     match first.checked_add(count) {
-        Some(end) if end <= session.shared.seqs().len(seq) => {
-            Ok(Started::Send(Work::plain(WireRequest::Advise { seq, first, count, advice })))
+        Some(end) if end <= blocks => Ok(Started::Send(Work::plain(WireRequest::Advise { seq, first, count, advice }))),
+        _ => {
+            let why = format!("{count} blocks from block {first} on; the sequence has {blocks}");
+            Err(Refusal::because(Status::Range, why))
         }
-        _ => Err(Status::Range),
     }
 }
 
@@ -27,10 +29,11 @@ pub struct SetContract {
 }
 
 impl SetContract {
-    pub(super) fn begin(state: &mut State, seq: u32, contract: Contract) -> Result<Started, Status> {
+    pub(super) fn begin(state: &mut State, seq: u32, contract: Contract) -> Result<Started, Refusal> {
         state.seq(seq)?;
         if !contract.is_valid() {
-            return Err(Status::Range);
+            let why = format!("{contract:?}: the share is 1 to 1000 permille");
+            return Err(Refusal::because(Status::Range, why));
         }
         Ok(Started::Send(Work::SetContract(SetContract { seq, contract })))
     }

@@ -1,6 +1,9 @@
 //! Attach prefix: attach the longest cached prefix to an empty sequence.
 
-use super::{Answered, Operation, Outcome, Reply, Session, Started, State, Status, WireRequest, Work, part};
+use super::{
+    Answered, Operation, Outcome, Refusal, Reply, Session, Started, State, Status, WireRequest, Work, parked_or_full,
+    part,
+};
 
 /// Requests the hashes from `at` on, in as many requests as needed.
 #[derive(Debug)]
@@ -19,10 +22,12 @@ impl AttachPrefix {
         seq: u32,
         hashes: &[u128],
         looked_up: bool,
-    ) -> Result<Started, Status> {
+    ) -> Result<Started, Refusal> {
         state.steady(seq)?;
-        if !session.shared.seqs().is_empty(seq) {
-            return Err(Status::State);
+        let seqs = session.shared.seqs();
+        if !seqs.is_empty(seq) {
+            let why = format!("the sequence has {} blocks already: attach to an empty one", seqs.len(seq));
+            return Err(Refusal::because(Status::State, why));
         }
         if hashes.is_empty() {
             return Ok(Started::Done(Outcome::Blocks(0)));
@@ -36,6 +41,10 @@ impl Operation for AttachPrefix {
         let asked = if self.at == 0 { self.hashes.len() as u32 } else { 0 };
         let asked = (!self.looked_up).then_some(asked);
         WireRequest::AttachPrefix { seq: self.seq, hashes: part(&self.hashes, self.at), asked }
+    }
+
+    fn why(&self, _: &Session, status: Status) -> Option<String> {
+        parked_or_full(status)
     }
 
     fn answered(&mut self, state: &mut State, session: &Session, reply: &Reply<'_>) -> Answered {

@@ -1,9 +1,13 @@
 //! Copies between the engine's own memory and the cache: load, store, fetch, and a relay's load by hashes.
 
 use super::{
-    Answered, BLOCKS_MAX, Begin, Operation, Outcome, Reply, Session, Started, State, Status, WireRequest, Work,
+    Answered, BLOCKS_MAX, Begin, OTHER_PLACE, Operation, Outcome, Refusal, Reply, Session, Started, State, Status,
+    WireRequest, Work, place, too_long,
 };
-use crate::agent::session::Copying;
+use crate::{
+    agent::session::Copying,
+    client::channel::blocks::{pair, too_many},
+};
 use kvtide_types::Level;
 use kvtide_wire::lists::HASHED_BLOCKS_MAX;
 use std::sync::Arc;
@@ -18,13 +22,9 @@ pub struct LoadHashed<'a> {
 }
 
 impl Begin for LoadHashed<'_> {
-    fn begin(self, _: &mut State, session: &Arc<Session>) -> Result<Started, Status> {
-        if self.hashes.is_empty() || self.hashes.len() != self.blocks.len() {
-            return Err(Status::Invalid);
-        }
-        if self.hashes.len() > HASHED_BLOCKS_MAX {
-            return Err(Status::Limit);
-        }
+    fn begin(self, _: &mut State, session: &Arc<Session>) -> Result<Started, Refusal> {
+        some(self.hashes.len(), HASHED_BLOCKS_MAX)?;
+        pair(self.hashes, self.blocks)?;
         let kind = Kind::LoadHashed { hashes: self.hashes.to_vec(), engine: self.blocks.to_vec() };
         CopyBlocks::begin(session, self.blocks, kind)
     }
@@ -46,6 +46,20 @@ enum Kind {
     LoadHashed { hashes: Vec<u128>, engine: Vec<u32> },
 }
 
+/// Check the number of blocks of one request.
+fn some(count: usize, most: usize) -> Result<(), Refusal> {
+    match count {
+        0 => Err(Refusal::because(Status::Invalid, "there are no blocks")),
+        count if count > most => Err(too_many(count, most)),
+        _ => Ok(()),
+    }
+}
+
+/// Check blocks that a request reads, of a lease or of a sequence that no other request changes.
+fn readable(state: &mut State, seq: u32, first: u32, count: usize) -> Result<(), Refusal> {
+    if state.check_blocks(seq, first, count)?.changing { Err(Status::Again.into()) } else { Ok(()) }
+}
+
 impl CopyBlocks {
     pub(super) fn load(
         state: &mut State,
@@ -53,14 +67,9 @@ impl CopyBlocks {
         seq: u32,
         first: u32,
         blocks: &[u32],
-    ) -> Result<Started, Status> {
-        state.steady(seq)?;
-        if blocks.is_empty() {
-            return Err(Status::Invalid);
-        }
-        if blocks.len() > BLOCKS_MAX as usize {
-            return Err(Status::Limit);
-        }
+    ) -> Result<Started, Refusal> {
+        some(blocks.len(), BLOCKS_MAX as usize)?;
+        readable(state, seq, first, blocks.len())?;
         CopyBlocks::begin(session, blocks, Kind::Load { seq, first, engine: blocks.to_vec() })
     }
 
@@ -70,13 +79,10 @@ impl CopyBlocks {
         hashes: &[u128],
         blocks: &[u32],
         level: Level,
-    ) -> Result<Started, Status> {
-        if hashes.is_empty() || hashes.len() != blocks.len() || (parent == 0) != (first == 0) {
-            return Err(Status::Invalid);
-        }
-        if hashes.len() > HASHED_BLOCKS_MAX {
-            return Err(Status::Limit);
-        }
+    ) -> Result<Started, Refusal> {
+        some(hashes.len(), HASHED_BLOCKS_MAX)?;
+        pair(hashes, blocks)?;
+        place(first, parent, hashes)?;
         let (hashes, engine) = (hashes.to_vec(), blocks.to_vec());
         CopyBlocks::begin(session, blocks, Kind::Store { first, parent, hashes, engine, level })
     }
@@ -87,12 +93,15 @@ impl CopyBlocks {
         seq: u32,
         first: u32,
         count: u32,
-    ) -> Result<Started, Status> {
-        state.steady(seq)?;
+    ) -> Result<Started, Refusal> {
+        if count > BLOCKS_MAX {
+            return Err(too_many(count as usize, BLOCKS_MAX as usize));
+        }
+        readable(state, seq, first, count as usize)?;
         CopyBlocks::begin(session, &[], Kind::Fetch { seq, first, count })
     }
 
-    fn begin(session: &Arc<Session>, blocks: &[u32], kind: Kind) -> Result<Started, Status> {
+    fn begin(session: &Arc<Session>, blocks: &[u32], kind: Kind) -> Result<Started, Refusal> {
         Ok(Started::Send(Work::CopyBlocks(CopyBlocks { kind, _copying: session.hold(blocks)? })))
     }
 
@@ -115,6 +124,18 @@ impl Operation for CopyBlocks {
             }
             Kind::Fetch { seq, first, count } => WireRequest::FetchBlocks { seq, first, count },
             Kind::LoadHashed { ref hashes, ref engine } => WireRequest::LoadHashed { hashes, engine },
+        }
+    }
+
+    fn why(&self, session: &Session, status: Status) -> Option<String> {
+        match (&self.kind, status) {
+            (Kind::Load { .. } | Kind::Fetch { .. }, Status::NotFound) => Some("the lease has ended".into()),
+            (Kind::Load { .. } | Kind::Fetch { .. }, Status::State) => {
+                Some("the sequence is parked, another call on it is in flight, or a block is not sealed".into())
+            }
+            (Kind::Store { .. }, Status::Invalid) => Some(OTHER_PLACE.into()),
+            (Kind::Store { .. }, Status::Limit) => Some(too_long(session)),
+            _ => None,
         }
     }
 

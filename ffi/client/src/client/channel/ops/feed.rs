@@ -1,6 +1,6 @@
 //! Parts of a space's feed and of a listing of its cache, for relays.
 
-use super::{Answered, Begin, Operation, Outcome, Reply, Session, Started, State, Status, WireRequest, Work};
+use super::{Answered, Begin, Operation, Outcome, Refusal, Reply, Session, Started, State, Status, WireRequest, Work};
 use crate::client::channel::feed::Events;
 use kvtide_types::FeedEvent;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub enum FeedPart {
 }
 
 impl Begin for FeedPart {
-    fn begin(self, _: &mut State, _: &Arc<Session>) -> Result<Started, Status> {
+    fn begin(self, _: &mut State, _: &Arc<Session>) -> Result<Started, Refusal> {
         Ok(Started::Send(Work::FeedPart(self)))
     }
 }

@@ -1,6 +1,9 @@
 //! Fork: a child that shares the sealed blocks and has copies of the others.
 
-use super::{Answered, Operation, Outcome, Reply, Session, Started, State, Status, WireRequest, Work};
+use super::{
+    Answered, Operation, Outcome, Refusal, Reply, Session, Started, State, Status, WireRequest, Work, close,
+    parked_or_full,
+};
 
 /// Both sequences are closed to lanes until the answer.
 #[derive(Debug)]
@@ -10,10 +13,10 @@ pub struct Fork {
 }
 
 impl Fork {
-    pub(super) fn begin(state: &mut State, session: &Session, seq: u32) -> Result<Started, Status> {
+    pub(super) fn begin(state: &mut State, session: &Session, seq: u32) -> Result<Started, Refusal> {
         let seqs = session.shared.seqs();
         state.steady(seq)?;
-        seqs.close(seq)?;
+        close(session, seq)?;
         let child = state.new_slot().inspect_err(|_| seqs.open(seq))?;
         let _ = seqs.close(child); // new, therefore open, and not in use elsewhere
         Ok(Started::Send(Work::Fork(Fork { parent: seq, child })))
@@ -23,6 +26,10 @@ impl Fork {
 impl Operation for Fork {
     fn request(&self) -> WireRequest<'_> {
         WireRequest::Fork { parent: self.parent, child: self.child }
+    }
+
+    fn why(&self, _: &Session, status: Status) -> Option<String> {
+        parked_or_full(status)
     }
 
     fn answered(&mut self, state: &mut State, session: &Session, reply: &Reply<'_>) -> Answered {

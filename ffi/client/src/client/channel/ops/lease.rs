@@ -1,12 +1,11 @@
 //! Lease: a sequence that holds a cached prefix for a limited time.
 
-use super::{Answered, Operation, Outcome, Reply, Session, Started, State, Status, WireRequest, Work, describe};
+use super::{
+    Answered, FULL, Operation, Outcome, Refusal, Reply, Session, Started, State, Status, WireRequest, Work, too_long,
+};
 use crate::client::request::Leased;
 use kvtide_types::LEASE_SHARE;
 use std::time::Duration;
-
-const TOO_LONG: &str = "lease a prefix: the duration exceeds limits.lease_max_ms; maximum in microseconds:";
-const TOO_MUCH: &str = "lease a prefix: limits.lease_percent of a shared cache exceeded; maximum bytes:";
 
 /// A lease of `count` blocks.
 #[derive(Debug)]
@@ -20,22 +19,45 @@ pub struct Lease {
 }
 
 impl Lease {
-    pub(super) fn begin(state: &mut State, hash: u128, count: u32, time: Duration) -> Result<Started, Status> {
+    pub(super) fn begin(
+        state: &mut State,
+        session: &Session,
+        hash: u128,
+        count: u32,
+        time: Duration,
+    ) -> Result<Started, Refusal> {
         let lease_us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        if count == 0 || lease_us == 0 {
+            return Err(Refusal::because(
+                Status::Invalid,
+                "a lease has at least one block, and lasts at least 1 microsecond",
+            ));
+        }
+        if count > session.shared.seqs().seq_blocks_max() {
+            return Err(Refusal::because(Status::Limit, too_long(session)));
+        }
         let seq = state.new_slot()?;
         if let Some(owned) = state.owned.get_mut(&seq) {
-            owned.lease = true;
+            owned.lease = Some(count);
         }
         Ok(Started::Send(Work::Lease(Lease { seq, hash, count, lease_us, refused: 0 })))
     }
 }
 
 impl Operation for Lease {
-    fn describe(&self) -> (&'static str, u64) {
-        match self.refused {
-            0 => describe(self.request()),
-            refused if refused & LEASE_SHARE != 0 => (TOO_MUCH, refused & !LEASE_SHARE),
-            refused => (TOO_LONG, refused),
+    fn why(&self, _: &Session, status: Status) -> Option<String> {
+        let limit = self.refused & !LEASE_SHARE;
+        match status {
+            Status::NotFound => Some("no prefix that ends with this hash is cached".into()),
+            Status::Invalid => Some("the cached prefix that ends with this hash has another number of blocks".into()),
+            Status::Limit if self.refused == 0 => Some(FULL.into()),
+            Status::Limit if limit == self.refused => {
+                Some(format!("the daemon's limits.lease_max_ms allows {} ms", limit / 1000))
+            }
+            Status::Limit => {
+                Some(format!("leases of a shared cache may pin {limit} bytes in all (limits.lease_percent)"))
+            }
+            _ => None,
         }
     }
 

@@ -1,8 +1,8 @@
 //! Look a prefix up, as one request after another.
 
-use super::{Answered, Operation, Outcome, Reply, Session, Started, State, Status, WireRequest, Work};
+use super::{Answered, Operation, Outcome, Refusal, Reply, Session, Started, State, WireRequest, Work};
 use crate::client::channel::{
-    blocks::{CALL_BLOCKS_MAX, LOOKUP},
+    blocks::{CALL_BLOCKS_MAX, LOOKUP, too_many},
     search::Search,
 };
 
@@ -17,9 +17,9 @@ pub struct Lookup {
 }
 
 impl Lookup {
-    pub(super) fn begin(hashes: &[u128]) -> Result<Started, Status> {
+    pub(super) fn begin(hashes: &[u128]) -> Result<Started, Refusal> {
         if hashes.len() > CALL_BLOCKS_MAX {
-            return Err(Status::Limit);
+            return Err(too_many(hashes.len(), CALL_BLOCKS_MAX));
         }
         let (mut search, asked) = (Search::new(hashes.len()), hashes.len() as u32);
         Ok(match search.probes(hashes) {

@@ -26,7 +26,10 @@ use super::{
 };
 use crate::{
     agent::session::Session,
-    client::request::{Outcome, Request},
+    client::{
+        Refusal,
+        request::{Outcome, Request},
+    },
 };
 use acquire::Acquire;
 use advise::SetContract;
@@ -66,6 +69,11 @@ pub(super) trait Operation {
     /// Return the action and its object, for error messages.
     fn describe(&self) -> (&'static str, u64) {
         describe(self.request())
+    }
+
+    /// Return why the daemon refused the request, where it is known better than by the status.
+    fn why(&self, _: &Session, _: Status) -> Option<String> {
+        None
     }
 
     /// Return the sequence that no other request may change meanwhile.
@@ -154,19 +162,19 @@ pub(super) enum Started {
 
 /// A call that can begin.
 pub(super) trait Begin {
-    /// Check the call and make its local changes.
-    fn begin(self, state: &mut State, session: &Arc<Session>) -> Result<Started, Status>;
+    /// Check the call and make its local changes. A mistake of the caller is refused here, before anything is sent.
+    fn begin(self, state: &mut State, session: &Arc<Session>) -> Result<Started, Refusal>;
 }
 
 /// A request that changes nothing on this side needs no operation of its own.
 impl Begin for WireRequest<'static> {
-    fn begin(self, _: &mut State, _: &Arc<Session>) -> Result<Started, Status> {
+    fn begin(self, _: &mut State, _: &Arc<Session>) -> Result<Started, Refusal> {
         Ok(Started::Send(Work::plain(self)))
     }
 }
 
 impl Begin for Request<'_> {
-    fn begin(self, state: &mut State, session: &Arc<Session>) -> Result<Started, Status> {
+    fn begin(self, state: &mut State, session: &Arc<Session>) -> Result<Started, Refusal> {
         match self {
             Request::Nop => WireRequest::Nop {}.begin(state, session),
             Request::Reserve { seq, tokens } => Reserve::begin(state, session, seq, tokens),
@@ -185,7 +193,7 @@ impl Begin for Request<'_> {
             Request::Contract { seq, contract } => SetContract::begin(state, seq, contract),
             Request::Acquire { range } => Acquire::begin(state, session, range),
             Request::Lookup { hashes } => Lookup::begin(hashes),
-            Request::Lease { hash, count, time } => Lease::begin(state, hash, count, time),
+            Request::Lease { hash, count, time } => Lease::begin(state, session, hash, count, time),
             Request::Load { lease, first, blocks } => CopyBlocks::load(state, session, lease, first, blocks),
             Request::Store { first, parent, hashes, blocks, level } => {
                 CopyBlocks::store(session, (first, parent), hashes, blocks, level)
@@ -247,6 +255,54 @@ impl Operation for Plain {
     fn changes(&self) -> Option<SeqId> {
         None
     }
+}
+
+/// Check the hashes of blocks that follow `parent`, at index `first` of their prefix.
+pub(super) fn place(first: u32, parent: u128, hashes: &[Hash]) -> Result<(), Refusal> {
+    let invalid = |why: String| Err(Refusal::because(Status::Invalid, why));
+    match hashes.iter().position(|hash| *hash == 0) {
+        Some(at) => invalid(format!("hashes[{at}] is 0, which is reserved for \"no block\"")),
+        None if first == 0 && parent != 0 => invalid("block 0 of a prefix has no parent".into()),
+        None if first != 0 && parent == 0 => invalid(format!("block {first} of a prefix needs its parent's hash")),
+        None if u64::from(first) + hashes.len() as u64 > u64::from(u32::MAX) => {
+            Err(Refusal::because(Status::Range, "a prefix has less than 2^32 blocks"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Why the daemon refuses hashes that [`place`] accepts.
+const OTHER_PLACE: &str = "the cache has one of the blocks, or their parent, at another place of a prefix";
+
+/// Close a sequence to lanes.
+fn close(session: &Session, seq: SeqId) -> Result<(), Refusal> {
+    let seqs = session.shared.seqs();
+    seqs.close(seq).map_err(|status| match status {
+        Status::State if seqs.in_step(seq) => {
+            Refusal::because(status, "the sequence is in a lane's step: end the step")
+        }
+        Status::State => Refusal::because(status, "the sequence is parked, or a fork or truncate of it is in flight"),
+        status => status.into(),
+    })
+}
+
+/// Return the reason if the daemon refuses a call on a sequence for its state.
+fn parked(status: Status) -> Option<String> {
+    let why = "the sequence is parked, or another call on it is in flight";
+    (status == Status::State).then(|| why.into())
+}
+
+const FULL: &str = "the daemon has no room for another list of blocks: drop sequences or end leases";
+
+/// Do the same for a call that adds blocks to a sequence.
+fn parked_or_full(status: Status) -> Option<String> {
+    if status == Status::Limit { Some(FULL.into()) } else { parked(status) }
+}
+
+/// Return the reason if a sequence would become too long.
+fn too_long(session: &Session) -> String {
+    let blocks = session.shared.seqs().seq_blocks_max();
+    format!("a sequence may have {blocks} blocks of {} tokens", session.shared.geometry().bounds().page_tokens)
 }
 
 /// Return the hashes from `at` on that one request holds.

@@ -1,6 +1,6 @@
 //! Park an idle sequence, and resume it.
 
-use super::{Answered, Operation, Reply, Session, Started, State, Status, WireRequest, Work};
+use super::{Answered, Operation, Refusal, Reply, Session, Started, State, Status, WireRequest, Work, close};
 use std::time::Duration;
 
 /// A park that fails stays parked as far as it got; [`Resume`] undoes it.
@@ -11,14 +11,14 @@ pub struct Park {
 }
 
 impl Park {
-    pub(super) fn begin(state: &mut State, session: &Session, seq: u32, due: Duration) -> Result<Started, Status> {
+    pub(super) fn begin(state: &mut State, session: &Session, seq: u32, due: Duration) -> Result<Started, Refusal> {
         let owned = state.steady(seq)?;
         let due_us = u64::try_from(due.as_micros()).unwrap_or(u64::MAX);
         if owned.parked {
             // Only the expected time of return changes.
             return Ok(Started::Send(Work::plain(WireRequest::Park { seq, due_us })));
         }
-        session.shared.seqs().close(seq)?;
+        close(session, seq)?;
         owned.parked = true;
         Ok(Started::Send(Work::Park(Park { seq, due_us })))
     }
@@ -41,9 +41,9 @@ pub struct Resume {
 }
 
 impl Resume {
-    pub(super) fn begin(state: &mut State, seq: u32) -> Result<Started, Status> {
+    pub(super) fn begin(state: &mut State, seq: u32) -> Result<Started, Refusal> {
         if !state.steady(seq)?.parked {
-            return Err(Status::State);
+            return Err(Refusal::because(Status::State, "the sequence is not parked"));
         }
         Ok(Started::Send(Work::Resume(Resume { seq })))
     }

@@ -1,6 +1,9 @@
 //! Publish: make blocks findable by their hashes.
 
-use super::{Answered, Operation, Outcome, Reply, Session, Started, State, Status, WireRequest, Work, part};
+use super::{
+    Answered, OTHER_PLACE, Operation, Outcome, Refusal, Reply, Session, Started, State, Status, WireRequest, Work,
+    part, place,
+};
 use kvtide_types::Level;
 use kvtide_wire::lists::HASHES_MAX;
 
@@ -30,15 +33,19 @@ impl Publish {
         (first, parent): (u32, u128),
         hashes: &[u128],
         level: Level,
-    ) -> Result<Started, Status> {
+    ) -> Result<Started, Refusal> {
         state.seq(seq)?;
         let page_tokens = u64::from(session.shared.geometry().bounds().page_tokens);
-        if u64::from(first) + hashes.len() as u64 > session.shared.seqs().committed(seq) / page_tokens {
-            return Err(Status::State);
+        let (end, sealed) =
+            (u64::from(first) + hashes.len() as u64, session.shared.seqs().committed(seq) / page_tokens);
+        if end > sealed {
+            let why = format!("blocks {first} to {end}; {sealed} blocks are sealed: commit their tokens first");
+            return Err(Refusal::because(Status::State, why));
         }
         if hashes.is_empty() {
             return Ok(Started::Done(Outcome::Level(level)));
         }
+        place(first, parent, hashes)?;
         Ok(Started::Send(Work::Publish(Publish::new(seq, (first, parent), hashes, level))))
     }
 
@@ -68,6 +75,14 @@ impl Operation for Publish {
         let parent = at.checked_sub(1).map_or(self.parent, |last| self.hashes[last]);
         let hashes = part(&self.hashes, at);
         WireRequest::Publish { seq, first: first + at as u32, parent, hashes, level: asked }
+    }
+
+    fn why(&self, _: &Session, status: Status) -> Option<String> {
+        match status {
+            Status::Invalid => Some(OTHER_PLACE.into()),
+            Status::State => Some("a block was published under another hash, or another call is in flight".into()),
+            _ => None,
+        }
     }
 
     fn answered(&mut self, _: &mut State, session: &Session, reply: &Reply<'_>) -> Answered {

@@ -1,6 +1,9 @@
 //! Reserve: new blocks for a sequence or for the session's reserve; append: blocks of that reserve for a sequence.
 
-use super::{Answered, BLOCKS_MAX, Operation, Outcome, Reply, Session, Started, State, Status, WireRequest, Work};
+use super::{
+    Answered, BLOCKS_MAX, Operation, Outcome, Refusal, Reply, Session, Started, State, Status, WireRequest, Work,
+    parked_or_full, too_long,
+};
 use crate::agent::session::RESERVE_MAX;
 use std::sync::atomic::Ordering;
 
@@ -13,12 +16,12 @@ pub struct Reserve {
 }
 
 impl Reserve {
-    pub(super) fn begin(state: &mut State, session: &Session, seq: u32, tokens: u64) -> Result<Started, Status> {
+    pub(super) fn begin(state: &mut State, session: &Session, seq: u32, tokens: u64) -> Result<Started, Refusal> {
         let seqs = session.shared.seqs();
         state.steady(seq)?;
         let wanted = session.shared.geometry().blocks_for(tokens);
         if wanted > seqs.seq_blocks_max() {
-            return Err(Status::Limit);
+            return Err(Refusal::because(Status::Limit, too_long(session)));
         }
         let missing = wanted.saturating_sub(seqs.len(seq));
         if missing == 0 {
@@ -32,6 +35,10 @@ impl Reserve {
 impl Operation for Reserve {
     fn request(&self) -> WireRequest<'_> {
         WireRequest::Reserve { seq: Some(self.seq), count: self.count }
+    }
+
+    fn why(&self, _: &Session, status: Status) -> Option<String> {
+        parked_or_full(status)
     }
 
     fn answered(&mut self, state: &mut State, session: &Session, reply: &Reply<'_>) -> Answered {
@@ -56,9 +63,10 @@ pub struct ReserveSession {
 }
 
 impl ReserveSession {
-    pub(super) fn begin(session: &Session, blocks: u32) -> Result<Started, Status> {
+    pub(super) fn begin(session: &Session, blocks: u32) -> Result<Started, Refusal> {
         if blocks as usize > RESERVE_MAX {
-            return Err(Status::Limit);
+            let why = format!("{blocks} blocks; the reserve has room for {RESERVE_MAX}");
+            return Err(Refusal::because(Status::Limit, why));
         }
         session.reserve_level.store(blocks, Ordering::Relaxed);
         Ok(match ReserveSession::new(session, blocks) {
@@ -113,14 +121,14 @@ fn coming(session: &Session) -> u32 {
 }
 
 impl State {
-    pub(in crate::client::channel) fn append(&mut self, seq: u32, tokens: u64) -> Result<(), Status> {
+    pub(in crate::client::channel) fn append(&mut self, seq: u32, tokens: u64) -> Result<(), Refusal> {
         let session = self.session();
         let seqs = session.shared.seqs();
         session.usable()?;
         self.steady(seq)?;
         let wanted = session.shared.geometry().blocks_for(seqs.committed(seq).saturating_add(tokens));
         if wanted > seqs.seq_blocks_max() {
-            return Err(Status::Limit);
+            return Err(Refusal::because(Status::Limit, too_long(&session)));
         }
         let before = seqs.len(seq);
         let mut result = Ok(());
@@ -130,7 +138,7 @@ impl State {
                     seqs.push(seq, block);
                 }
                 None => {
-                    result = Err(Status::Again);
+                    result = Err(Status::Again.into());
                     break;
                 }
             }

@@ -1,6 +1,6 @@
 //! Resize a size class of tier 0.
 
-use super::{Answered, Operation, Outcome, Reply, Session, Started, State, Status, WireRequest, Work};
+use super::{Answered, Operation, Outcome, Refusal, Reply, Session, Started, State, Status, WireRequest, Work};
 use crate::client::options::deadline;
 
 /// The class had memory for `before` frames. If `frames` is larger, the additional memory is already there.
@@ -11,19 +11,26 @@ pub struct Resize {
     frames: u32,
 }
 
+const RESIZING: &str = "the class is being resized: wait for the end of that call";
+
 impl Resize {
     /// Request another number of frames of a class. If it grows, its memory is allocated before the request.
-    pub(super) fn begin(session: &Session, class: usize, frames: u32) -> Result<Started, Status> {
-        session.tier0.class(class).filter(|room| frames <= room.frames_max).ok_or(Status::Range)?;
+    pub(super) fn begin(session: &Session, class: usize, frames: u32) -> Result<Started, Refusal> {
+        let range = |why: String| Refusal::because(Status::Range, why);
+        let none = || range(format!("tier 0 has {} size classes", session.shared.geometry().classes()));
+        let most = session.tier0.class(class).ok_or_else(none)?.frames_max;
+        if frames > most {
+            return Err(range(format!("{frames} frames; the session attached with {most}")));
+        }
         if !session.resizing.begin(class) {
-            return Err(Status::State);
+            return Err(Refusal::because(Status::State, RESIZING));
         }
         let before = session.tier0.frames(class);
         if frames > before
             && let Err(error) = session.tier0.resize(class, frames)
         {
             session.resizing.end(class);
-            return Err(error.status());
+            return Err(Refusal::because(error.status(), error.to_string()));
         }
         Ok(Started::Send(Work::Resize(Resize { class, before, frames })))
     }
@@ -43,6 +50,16 @@ impl Resize {
 impl Operation for Resize {
     fn request(&self) -> WireRequest<'_> {
         WireRequest::Tier0Resize { class: self.class as u8, frames: self.frames } // at most CLASSES_MAX classes
+    }
+
+    fn why(&self, _: &Session, status: Status) -> Option<String> {
+        match status {
+            Status::Range => {
+                Some(format!("{} frames are fewer than a block has pages in the class, or than 2", self.frames))
+            }
+            Status::State => Some(RESIZING.into()),
+            _ => None,
+        }
     }
 
     fn answered(&mut self, _: &mut State, session: &Session, reply: &Reply<'_>) -> Answered {

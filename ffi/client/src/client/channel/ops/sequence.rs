@@ -1,6 +1,7 @@
 //! Create, bind, commit and drop: changes of a sequence that are made locally and reported to the daemon.
 
-use super::{Answered, Operation, Reply, Session, State, Status, WireRequest, Work};
+use super::{Answered, Operation, Refusal, Reply, Session, State, Status, WireRequest, Work, close};
+use crate::client::channel::owned::none;
 
 /// Updates the daemon's copy of a sequence. If it fails, the daemon's state and the session's mirror differ.
 #[derive(Debug)]
@@ -42,7 +43,7 @@ impl Operation for DropSeq {
 }
 
 impl State {
-    pub(in crate::client::channel) fn create(&mut self) -> Result<u32, Status> {
+    pub(in crate::client::channel) fn create(&mut self) -> Result<u32, Refusal> {
         let session = self.session();
         session.usable()?;
         let seq = self.new_slot()?;
@@ -51,16 +52,23 @@ impl State {
         Ok(seq)
     }
 
-    pub(in crate::client::channel) fn commit(&mut self, seq: u32, tokens: u64) -> Result<(), Status> {
+    pub(in crate::client::channel) fn commit(&mut self, seq: u32, tokens: u64) -> Result<(), Refusal> {
         let session = self.session();
         let seqs = session.shared.seqs();
         session.usable()?;
         self.seq(seq)?;
         let page_tokens = u64::from(session.shared.geometry().bounds().page_tokens);
         let (room, before) = (u64::from(seqs.len(seq)) * page_tokens, seqs.committed(seq));
+        let refuse = |why: String| Err(Refusal::because(Status::State, why));
+        if tokens > room {
+            return refuse(format!("{tokens} tokens; there is room for {room}: reserve or append first"));
+        }
+        if tokens < before {
+            return refuse(format!("{tokens} tokens; {before} are committed already: truncate rolls back"));
+        }
         // On a device the step's writes are only enqueued; the step's end orders them before copies.
-        if tokens > room || tokens < before || (!session.tier0.is_host() && seqs.in_step(seq)) {
-            return Err(Status::State);
+        if !session.tier0.is_host() && seqs.in_step(seq) {
+            return refuse("the sequence is in a lane's step: end the step".into());
         }
         seqs.commit(seq, tokens);
         self.touch(seq);
@@ -96,19 +104,19 @@ impl State {
     }
 
     /// Drop a sequence.
-    pub(in crate::client::channel) fn drop_seq(&mut self, seq: u32) -> Result<(), Status> {
+    pub(in crate::client::channel) fn drop_seq(&mut self, seq: u32) -> Result<(), Refusal> {
         let session = self.session();
         let seqs = session.shared.seqs();
-        let owned = self.owned.get(&seq).filter(|owned| !owned.dropping).ok_or(Status::NotFound)?;
+        let owned = self.owned.get(&seq).filter(|owned| !owned.dropping).ok_or_else(|| none(seq))?;
         let (changing, parked) = (owned.changing, owned.parked);
         if changing {
-            return Err(Status::Again);
+            return Err(Status::Again.into());
         }
         if session.alive() {
             self.flush()?; // blocks of the session's reserve that were added to it must be dropped with it
         }
         if !parked {
-            seqs.close(seq)?;
+            close(&session, seq)?;
         }
         if session.alive()
             && let Err(status) = self.post(Work::DropSeq(DropSeq { seq }))
@@ -117,7 +125,7 @@ impl State {
             if !parked {
                 seqs.open(seq);
             }
-            return Err(status);
+            return Err(status.into());
         }
         let pins = self.owned.get_mut(&seq).map(|owned| {
             owned.dropping = true;

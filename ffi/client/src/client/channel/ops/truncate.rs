@@ -1,6 +1,8 @@
 //! Truncate: cut a sequence to its first tokens.
 
-use super::{Answered, Operation, Outcome, Reply, Session, Started, State, Status, WireRequest, Work};
+use super::{
+    Answered, Operation, Outcome, Refusal, Reply, Session, Started, State, Status, WireRequest, Work, close, parked,
+};
 
 /// The sequence is closed to lanes until the answer.
 #[derive(Debug)]
@@ -10,19 +12,20 @@ pub struct Truncate {
 }
 
 impl Truncate {
-    pub(super) fn begin(state: &mut State, session: &Session, seq: u32, tokens: u64) -> Result<Started, Status> {
+    pub(super) fn begin(state: &mut State, session: &Session, seq: u32, tokens: u64) -> Result<Started, Refusal> {
         let (seqs, pins) = (session.shared.seqs(), session.shared.pins());
         let owned = state.steady(seq)?;
         if tokens > seqs.committed(seq) {
-            return Err(Status::Range);
+            let why = format!("to {tokens} tokens; {} are committed", seqs.committed(seq));
+            return Err(Refusal::because(Status::Range, why));
         }
         // A cut leaves pinned blocks unchanged.
         let page_tokens = u64::from(session.shared.geometry().bounds().page_tokens);
         let mut pinned = owned.pins.iter().filter_map(|(pin, _)| pins.range(*pin));
         if pinned.any(|range| u64::from(range.first + range.count) * page_tokens > tokens) {
-            return Err(Status::Busy);
+            return Err(Refusal::because(Status::Busy, "a page beyond the cut is pinned: release the pin"));
         }
-        seqs.close(seq)?;
+        close(session, seq)?;
         Ok(Started::Send(Work::Truncate(Truncate { seq, tokens })))
     }
 }
@@ -30,6 +33,10 @@ impl Truncate {
 impl Operation for Truncate {
     fn request(&self) -> WireRequest<'_> {
         WireRequest::Truncate { seq: self.seq, tokens: self.tokens }
+    }
+
+    fn why(&self, _: &Session, status: Status) -> Option<String> {
+        parked(status)
     }
 
     fn answered(&mut self, state: &mut State, session: &Session, reply: &Reply<'_>) -> Answered {
