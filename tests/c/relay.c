@@ -37,6 +37,7 @@ int main(int argc, char **argv) {
 
     OK(kvt_relay_open(client, &relay));
     OK(kvt_relay_share(relay, hashes, BLOCKS, 60 * SECOND, &question));
+    CHECK(question != 0); /* an engine may use 0 for "no question" */
     kvt_answer answer = ended(relay, question);
     CHECK(answer.blocks == BLOCKS);
     OK(kvt_relay_await(relay, hashes, BLOCKS, 60 * SECOND, &question));

@@ -64,8 +64,7 @@ unsafe fn ask(
     }
     let mut relay = enter(relay)?;
     let asked = what(&mut relay, &hashes, Duration::from_micros(wait_us));
-    let why = || relay.trouble().unwrap_or("too many questions are open: poll them to their end, or forget them");
-    let asked = asked.ok_or_else(|| Fault::new(Status::Again, why().to_owned()))?;
+    let asked = asked.ok_or_else(|| Fault::new(Status::Again, relay.refusal().to_owned()))?;
     // SAFETY: this function's own contract.
     unsafe { write("question", question, asked) }
 }
@@ -111,7 +110,7 @@ pub extern "C" fn kvt_relay_close(relay: *mut kvt_relay) -> kvt_status {
 /// @param hashes  Hashes of the prefix's blocks, from its first block on. The first 8,000 are asked for.
 /// @param count  Number of hashes.
 /// @param wait_us  Microseconds until the answer is of no use any more, at most an hour.
-/// @param question  Receives the number of the question, for `kvt_relay_poll`.
+/// @param question  Receives the number of the question, for `kvt_relay_poll`; never 0.
 /// @return `KVT_OK`; `KVT_EAGAIN` if the relay cannot be asked now (`kvt_last_error` has the reason): compute the prefix;
 ///     `KVT_EINVAL` if there is no hash, or one of 0.
 /// Thread safety: one thread at a time.
@@ -139,7 +138,7 @@ pub unsafe extern "C" fn kvt_relay_recall(
 /// @param hashes  Hashes of the prefix's blocks, from its first block on. The first 8,000 are asked for.
 /// @param count  Number of hashes.
 /// @param wait_us  Microseconds until the answer is of no use any more, at most an hour.
-/// @param question  Receives the number of the question, for `kvt_relay_poll`.
+/// @param question  Receives the number of the question, for `kvt_relay_poll`; never 0.
 /// @return As `kvt_relay_recall`.
 /// Thread safety: one thread at a time.
 /// Example: `kvt_relay_await(relay, hashes, count, 5000 * 1000, &question);`
@@ -167,7 +166,7 @@ pub unsafe extern "C" fn kvt_relay_await(
 /// @param hashes  Hashes of the prefix's blocks, from its first block on, all of them cached. The first 8,000 are shared.
 /// @param count  Number of hashes.
 /// @param wait_us  Microseconds until the answer is of no use any more, at most an hour.
-/// @param question  Receives the number of the question, for `kvt_relay_poll`.
+/// @param question  Receives the number of the question, for `kvt_relay_poll`; never 0.
 /// @return `KVT_OK`; `KVT_EAGAIN` if the relay cannot be asked now (`kvt_last_error` has the reason); `KVT_EINVAL` if there
 ///     is no hash, or one of 0.
 /// Thread safety: one thread at a time.

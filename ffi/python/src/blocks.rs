@@ -3,7 +3,7 @@
 use crate::{
     channel::Channel,
     dlpack::{Device, Memory, U8},
-    error::{self, raise, value},
+    error::{self, argument, raise, value},
 };
 use kvtide_client::{Completed, Copied, Found, Leased, Outcome, Owner, Piece};
 use kvtide_wire::{entry::Level as Reached, status::Status};
@@ -142,9 +142,12 @@ impl Lease {
 /// Return the number of a lease that is given as an object or as a number.
 ///
 /// # Errors
-/// `NotFound` if the lease was released, because its number may belong to another one; `TypeError` for other types.
+/// `NotFound` if the lease was released, because its number may belong to another one, or there is no such number; `TypeError` for
+/// other types.
 pub fn lease(given: &Bound<'_, PyAny>) -> PyResult<u32> {
-    let Ok(lease) = given.cast::<Lease>() else { return given.extract() };
+    let Ok(lease) = given.cast::<Lease>() else {
+        return argument("lease", given, "a kvtide.Lease, or its number", Status::NotFound);
+    };
     let lease = lease.get();
     if lease.released() {
         return Err(raise(Status::NotFound, &format!("lease {} was released", lease.leased.seq)));
@@ -318,12 +321,30 @@ pub fn hashes(given: &Bound<'_, PyAny>) -> PyResult<Vec<u128>> {
             .map(|(i, one)| hash(format_args!("hash {i}"), one))
             .collect();
     }
+    let Ok(each) = given.try_iter() else { return Err(no_hash("hashes", given)) };
     let mut taken = Vec::with_capacity(given.len().unwrap_or(0));
-    for (index, one) in given.try_iter()?.enumerate() {
+    for (index, one) in each.enumerate() {
         let one = one?;
-        taken.push(hash(format_args!("hash {index}"), one.cast::<PyBytes>()?.as_bytes())?);
+        let Ok(bytes) = one.cast::<PyBytes>() else { return Err(no_hash(&format!("hash {index}"), &one)) };
+        taken.push(hash(format_args!("hash {index}"), bytes.as_bytes())?);
     }
     Ok(taken)
+}
+
+/// Build the error of hashes of another type.
+fn no_hash(name: &str, given: &Bound<'_, PyAny>) -> PyErr {
+    let shown = given.repr().map(|shown| shown.to_string()).unwrap_or_default();
+    PyTypeError::new_err(format!(
+        "{name} is {shown}; expected bytes: {HASH_BYTES} in each item of a list, or concatenated"
+    ))
+}
+
+/// Parse block numbers.
+///
+/// # Errors
+/// `OutOfRange` for a negative number, `TypeError` for other types.
+pub fn numbers(given: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
+    argument("blocks", given, "numbers of registered blocks, from 0 on", Status::Range)
 }
 
 /// Return the position of blocks in their prefix: index of the first one, and hash of the block before it, 0 at the root.
@@ -339,22 +360,18 @@ pub fn place(first: u32, parent: Option<&[u8]>) -> PyResult<(u32, u128)> {
     }
 }
 
-/// Verify that each block has a hash.
-///
-/// # Errors
-/// `ValueError` if there is not.
-pub fn as_many(hashes: &[u128], blocks: &[u32]) -> PyResult<()> {
-    let (names, numbers) = (hashes.len(), blocks.len());
-    if names == numbers { Ok(()) } else { Err(value(format!("{names} hashes for {numbers} blocks"))) }
-}
-
 /// A piece in Python's form: plane, member, base address, stride, bytes.
-pub type Given = (u16, u16, usize, usize, usize);
+type Given = (u16, u16, usize, usize, usize);
 
 /// Convert pieces to the client's form.
-pub fn pieces(given: &[Given]) -> Vec<Piece> {
-    let piece = |&(plane, member, base, stride, bytes): &Given| Piece { plane, member, base, stride, bytes };
-    given.iter().map(piece).collect()
+///
+/// # Errors
+/// `TypeError` for other types, `Invalid` for a number that is negative or too large.
+pub fn pieces(given: &Bound<'_, PyAny>) -> PyResult<Vec<Piece>> {
+    let given: Vec<Given> =
+        argument("pieces", given, "kvtide.Piece objects: call kvtide.blocks.pieces", Status::Invalid)?;
+    let piece = |(plane, member, base, stride, bytes)| Piece { plane, member, base, stride, bytes };
+    Ok(given.into_iter().map(piece).collect())
 }
 
 /// Allocate memory for `count` blocks: one tensor per plane, and its pieces.

@@ -285,10 +285,10 @@ impl Channel {
         py: Python<'_>,
         lease: &Bound<'_, PyAny>,
         first: u32,
-        blocks: Vec<u32>,
+        blocks: &Bound<'_, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<CopyResult> {
-        let (lease, timeout) = (blocks::lease(lease)?, self.timeout(timeout)?);
+        let (lease, blocks, timeout) = (blocks::lease(lease)?, blocks::numbers(blocks)?, self.timeout(timeout)?);
         Ok(self.call(py, |channel| channel.load(lease, first, &blocks, timeout))?.into())
     }
 
@@ -301,13 +301,12 @@ impl Channel {
         first: u32,
         parent: Option<&[u8]>,
         hashes: &Bound<'_, PyAny>,
-        blocks: Vec<u32>,
+        blocks: &Bound<'_, PyAny>,
         level: Level,
         timeout: Option<f64>,
     ) -> PyResult<CopyResult> {
         let at = blocks::place(first, parent)?;
-        let (hashes, timeout) = (blocks::hashes(hashes)?, self.timeout(timeout)?);
-        blocks::as_many(&hashes, &blocks)?;
+        let (hashes, blocks, timeout) = (blocks::hashes(hashes)?, blocks::numbers(blocks)?, self.timeout(timeout)?);
         Ok(self.call(py, |channel| channel.store(at, &hashes, &blocks, level.0, timeout))?.into())
     }
 
@@ -370,11 +369,11 @@ impl Channel {
         py: Python<'_>,
         lease: &Bound<'_, PyAny>,
         first: u32,
-        blocks: Vec<u32>,
+        blocks: &Bound<'_, PyAny>,
         timeout: Option<f64>,
         user: u64,
     ) -> PyResult<u64> {
-        let lease = blocks::lease(lease)?;
+        let (lease, blocks) = (blocks::lease(lease)?, blocks::numbers(blocks)?);
         self.start(py, Request::Load { lease, first, blocks: &blocks }, timeout, user)
     }
 
@@ -387,14 +386,13 @@ impl Channel {
         first: u32,
         parent: Option<&[u8]>,
         hashes: &Bound<'_, PyAny>,
-        blocks: Vec<u32>,
+        blocks: &Bound<'_, PyAny>,
         level: Level,
         timeout: Option<f64>,
         user: u64,
     ) -> PyResult<u64> {
         let (first, parent) = blocks::place(first, parent)?;
-        let hashes = blocks::hashes(hashes)?;
-        blocks::as_many(&hashes, &blocks)?;
+        let (hashes, blocks) = (blocks::hashes(hashes)?, blocks::numbers(blocks)?);
         let request = Request::Store { first, parent, hashes: &hashes, blocks: &blocks, level: level.0 };
         self.start(py, request, timeout, user)
     }

@@ -1,10 +1,11 @@
 //! Conversion of `attach`'s Python arguments to the client's options.
 
-use crate::error::value;
+use crate::error::{self, value};
 use kvtide_client::{DeviceChoice, DigestOptions, Element, KeyLayout, Options, SpaceSpec};
 use kvtide_wire::{
     digest::sketch,
     geometry::{self, PlaneKind},
+    status::Status,
 };
 use pyo3::prelude::*;
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
@@ -36,35 +37,54 @@ fn plane((index, (page_bytes, kind, window_tokens)): (usize, Plane)) -> PyResult
     Ok(geometry::Plane { page_bytes, kind })
 }
 
-/// The arguments of `attach`.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-pub struct Given {
-    socket: PathBuf,
-    token_file: Option<PathBuf>,
-    name: String,
-    identity: String,
-    local: bool,
-    fingerprint: Vec<u8>,
-    page_tokens: u32,
-    planes: Vec<Plane>,
-    shards: u16,
-    shard: u16,
-    tier0_frames: Option<Vec<u32>>,
-    lanes: u16,
-    channels: u16,
-    depth: u16,
-    seqs_max: u32,
-    timeout: f64,
-    device: String,
-    device_chunk_bytes: u64,
-    device_memory: Option<(u64, u64)>,
-    mapped_frames: u32,
-    guaranteed_blocks: u32,
+/// Declares the arguments of `attach`, each with what is expected of it.
+macro_rules! arguments {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = $expected:literal,)*) => {
+        /// The arguments of `attach`.
+        pub struct Given {
+            $($(#[$doc])* $name: $type,)*
+        }
+
+        impl<'py> FromPyObject<'_, 'py> for Given {
+            type Error = PyErr;
+
+            fn extract(given: Borrowed<'_, 'py, PyAny>) -> PyResult<Given> {
+                Ok(Given { $($name: argument(&given, stringify!($name), $expected)?,)* })
+            }
+        }
+    };
+}
+
+fn argument<'py, T: FromPyObjectOwned<'py>>(given: &Bound<'py, PyAny>, name: &str, expected: &str) -> PyResult<T> {
+    error::argument(name, &given.get_item(name)?, expected, Status::Invalid)
+}
+
+arguments! {
+    socket: PathBuf = "a path",
+    token_file: Option<PathBuf> = "a path or None",
+    name: String = "a str",
+    identity: String = "a str",
+    local: bool = "a bool",
+    fingerprint: Vec<u8> = "32 bytes",
+    page_tokens: u32 = "an int from 1 on",
+    planes: Vec<Plane> = "kvtide.Plane objects of page_bytes (int), kind (str) and window_tokens (int)",
+    shards: u16 = "an int from 1 to 65535",
+    shard: u16 = "an int from 0 on, below shards",
+    tier0_frames: Option<Vec<u32>> = "a sequence with an int for each size class, or None",
+    lanes: u16 = "an int from 1 on",
+    channels: u16 = "an int from 1 on",
+    depth: u16 = "an int from 1 on",
+    seqs_max: u32 = "an int from 1 on",
+    timeout: f64 = "seconds",
+    device: String = "a str",
+    device_chunk_bytes: u64 = "an int from 0 on",
+    device_memory: Option<(u64, u64)> = "(address, bytes) or None",
+    mapped_frames: u32 = "an int from 0 on",
+    guaranteed_blocks: u32 = "an int from 0 on",
     /// KV heads, channels, and whether numbers are bfloat16; number of pages.
-    digests: Option<(u16, u16, bool, u32)>,
-    max_stall: f64,
-    numa_node: Option<u16>,
+    digests: Option<(u16, u16, bool, u32)> = "kvtide.Digests of kv_heads, head_dim, pages (int) and bf16 (bool), or None",
+    max_stall: f64 = "seconds",
+    numa_node: Option<u16> = "an int or None",
 }
 
 impl Given {

@@ -1,8 +1,13 @@
 //! Python object for questions to a relay.
 
-use crate::{blocks, error, options::seconds};
+use crate::{
+    blocks,
+    error::{self, raise, value},
+    options::seconds,
+};
 use kvtide_client::{Progress, Relay as Native};
-use pyo3::{exceptions::PyValueError, prelude::*};
+use kvtide_wire::status::Status;
+use pyo3::prelude::*;
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -42,29 +47,44 @@ impl Relay {
     fn lock(&self) -> MutexGuard<'_, Native> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Ask a question. Return its number, which is not 0.
+    ///
+    /// # Errors
+    /// `Again`: the relay cannot be asked now. `ValueError`: there are no hashes, or `wait` is no duration.
+    fn ask(
+        &self,
+        what: fn(&mut Native, &[u128], Duration) -> Option<u32>,
+        hashes: &Bound<'_, PyAny>,
+        wait: f64,
+    ) -> PyResult<u32> {
+        let (hashes, wait) = (blocks::hashes(hashes)?, seconds("wait", wait)?);
+        if hashes.is_empty() {
+            return Err(value("hashes: a question to the relay needs at least one"));
+        }
+        let mut relay = self.lock();
+        what(&mut relay, &hashes, wait).ok_or_else(|| raise(Status::Again, relay.refusal()))
+    }
 }
 
 #[pymethods]
 impl Relay {
     /// Ask to bring a prefix in from the store.
     #[pyo3(signature = (hashes, *, wait))]
-    fn recall(&self, hashes: &Bound<'_, PyAny>, wait: f64) -> PyResult<Option<u32>> {
-        let (hashes, wait) = (blocks::hashes(hashes)?, seconds("wait", wait)?);
-        Ok(self.lock().recall(&hashes, wait))
+    fn recall(&self, hashes: &Bound<'_, PyAny>, wait: f64) -> PyResult<u32> {
+        self.ask(Native::recall, hashes, wait)
     }
 
     /// Ask to bring in a prefix that another machine is sharing.
     #[pyo3(signature = (hashes, *, wait))]
-    fn await_shared(&self, hashes: &Bound<'_, PyAny>, wait: f64) -> PyResult<Option<u32>> {
-        let (hashes, wait) = (blocks::hashes(hashes)?, seconds("wait", wait)?);
-        Ok(self.lock().await_shared(&hashes, wait))
+    fn await_shared(&self, hashes: &Bound<'_, PyAny>, wait: f64) -> PyResult<u32> {
+        self.ask(Native::await_shared, hashes, wait)
     }
 
     /// Ask to copy a cached prefix out to the store.
     #[pyo3(signature = (hashes, *, wait))]
-    fn share(&self, hashes: &Bound<'_, PyAny>, wait: f64) -> PyResult<Option<u32>> {
-        let (hashes, wait) = (blocks::hashes(hashes)?, seconds("wait", wait)?);
-        Ok(self.lock().share(&hashes, wait))
+    fn share(&self, hashes: &Bound<'_, PyAny>, wait: f64) -> PyResult<u32> {
+        self.ask(Native::share, hashes, wait)
     }
 
     /// Return how far a question is; wait for its end without the GIL.
@@ -105,7 +125,7 @@ impl Relay {
         let each = relay.page_tokens() as usize;
         if tokens.len() != hashes.len() * each {
             let (blocks, count) = (hashes.len(), tokens.len());
-            return Err(PyValueError::new_err(format!("{count} tokens for {blocks} blocks of {each} tokens")));
+            return Err(value(format!("{count} tokens for {blocks} blocks of {each} tokens")));
         }
         Ok(relay.note(&hashes, &tokens, adapter))
     }

@@ -140,10 +140,10 @@ impl Session {
         &self,
         py: Python<'_>,
         count: u32,
-        pieces: Vec<blocks::Given>,
+        pieces: &Bound<'_, PyAny>,
         keep: Option<Py<PyAny>>,
     ) -> PyResult<()> {
-        let pieces = blocks::pieces(&pieces);
+        let pieces = blocks::pieces(pieces)?;
         let owner = keep.map(|keep| Box::new(keep) as Owner);
         // SAFETY: the documentation of `kvtide.Session.set_blocks` requires that `keep` owns the memory, or that the caller does.
         let set = py.detach(|| unsafe { self.client.set_blocks_of(count, &pieces, owner) });

@@ -12,12 +12,28 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 
 import kvtide
+from kvtide import _native, errors
 from kvtide.daemon import PrivateDaemon
 
 #: Tokens and bytes per page of the spaces below.
 PAGE_TOKENS = 16
 PAGE_BYTES = 4096
 PLANES = 2
+
+
+#: Statuses of a caller's mistakes: the text of the status alone does not say what to change.
+MISTAKES = (errors.Invalid, errors.NotFound, errors.OutOfRange, errors.LimitReached, errors.WrongState)
+GENERAL = {code: text for _, code, text in _native.STATUSES if errors.BY_CODE.get(code) in MISTAKES}
+from_code = errors.from_code
+
+
+def with_reason(code: int, text: str) -> errors.Error:
+    """Create an exception as the native module does. Fail the test if a caller's mistake has no reason."""
+    assert code not in GENERAL or not text.endswith(f": {GENERAL[code]}"), f"an error without a reason: {text}"
+    return from_code(code, text)
+
+
+errors.from_code = with_reason  # the native module looks it up when it raises for the first time
 
 
 @pytest.fixture(scope="session")

@@ -76,7 +76,7 @@ def test_a_lease_ends_with_its_block(engine: Engine) -> None:
     with pytest.raises(KeyError), channel.lease(last, 4, 60.0) as lease:
         raise KeyError
     assert lease.released
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="lease is 'lease'; expected a kvtide.Lease, or its number"):
         channel.load("lease", 0, [0])  # type: ignore[arg-type]
     completion = channel.wait(channel.start_lease(last, 4, 60.0))
     assert isinstance(completion.result, kvtide.Lease)
@@ -160,22 +160,62 @@ def test_more_blocks_than_a_request_holds_go_in_parts(daemon: PrivateDaemon) -> 
         lease = channel.lease(chain[-1], 600, 60.0)
         assert channel.fetch(lease, 0, 600).status == "ok"
         assert channel.load(lease, 0, own).failed == []
-        # Indices count from the start of the whole list, also in later requests of a long call.
-        own[3] = own[555] = BLOCKS
-        loaded = channel.load(lease, 0, own)
-        assert (loaded.failed, loaded.status) == ([3, 555], "io")
-        # The lease has fewer blocks than requested: the first ones arrive, and the others are reported as failed.
-        loaded = channel.load(lease, 80, [0] * 600)
-        assert (loaded.failed, loaded.status) == (list(range(512, 600)), "range")
+        # A mistake in a later request of a long call: nothing is copied.
+        own[555] = BLOCKS
+        tensors.write(0, 8, 8)
+        with pytest.raises(errors.OutOfRange, match=f"blocks.555. is {BLOCKS}; only {BLOCKS} blocks are registered"):
+            channel.load(lease, 0, own)
+        with pytest.raises(errors.OutOfRange, match=f"blocks 80 to 680 of lease {lease.seq}, which has 600 blocks"):
+            channel.load(lease, 80, [0] * 600)
+        assert tensors.holds(0, 8, 8)
 
 
-def test_a_store_fails_from_its_first_failed_block_on(engine: Engine) -> None:
+def test_a_mistake_is_raised_with_its_reason_and_copies_nothing(daemon: PrivateDaemon) -> None:
+    session, tensors = kvtide.attach(daemon.socket, space("mistakes")), Tensors()
+    chain = hashes(3, 250)
+    with session, session.channel() as channel:
+        calls = (channel.store, channel.start_store)
+        for store in calls:
+            with pytest.raises(errors.WrongState, match="no blocks are registered: call set_blocks first"):
+                store(0, None, chain[:1], [0])
+        session.set_blocks(BLOCKS, tensors.pieces(), keep=tensors)
+        for store in calls:
+            with pytest.raises(errors.OutOfRange, match=f"blocks.1. is {BLOCKS}; only {BLOCKS} blocks are registered"):
+                store(0, None, chain[:2], [0, BLOCKS])
+            with pytest.raises(errors.OutOfRange, match="blocks is .0, -1.; expected numbers of registered blocks"):
+                store(0, None, chain[:2], [0, -1])
+            with pytest.raises(TypeError, match="blocks is '0'; expected numbers of registered blocks"):
+                store(0, None, chain[:1], "0")
+            with pytest.raises(errors.Invalid, match="2 hashes for 1 blocks"):
+                store(0, None, chain[:2], [0])
+        with pytest.raises(errors.OutOfRange, match=f"blocks.120. is {BLOCKS}"):
+            channel.store(0, None, chain, [0] * 120 + [BLOCKS] + [0] * 129)
+        assert channel.lookup(chain).blocks == 0
+        assert channel.store(0, None, chain[:2], [0, 1]).status == "ok"
+        lease = channel.lease(chain[1], 2, 60.0)
+        session.set_blocks(0, [])
+        for load in (channel.load, channel.start_load):
+            with pytest.raises(errors.WrongState, match="call set_blocks first"):
+                load(lease, 0, [0])
+        session.set_blocks(BLOCKS, tensors.pieces(), keep=tensors)
+        for load in (channel.load, channel.start_load):
+            with pytest.raises(errors.OutOfRange, match=f"blocks.0. is {BLOCKS}"):
+                load(lease, 0, [BLOCKS])
+            with pytest.raises(errors.OutOfRange, match="which has 2 blocks"):
+                load(lease, 1, [0, 1])
+        for fetch in (channel.fetch, channel.start_fetch):
+            with pytest.raises(errors.OutOfRange, match="which has 2 blocks"):
+                fetch(lease, 0, 3)
+        with pytest.raises(errors.NotFound, match="no sequence or lease 99"):
+            channel.load(99, 0, [0])
+        for wrong, says in ((tensors.kv, "expected kvtide.Piece objects: call kvtide.blocks.pieces"), (None, "pieces is None")):
+            with pytest.raises(TypeError, match=says):
+                session.set_blocks(BLOCKS, wrong)  # type: ignore[arg-type]
+
+
+def test_a_store_whose_parent_is_not_cached_is_not_admitted(engine: Engine) -> None:
     _, channel, _ = engine
     chain = hashes(3, 250)
-    own = [0] * 120 + [BLOCKS] + [0] * 129
-    stored = channel.store(0, None, chain, own)
-    assert (stored.failed, stored.status) == (list(range(120, 250)), "io")
-    assert channel.lookup(chain).blocks == 120
     stored = channel.store(130, chain[129], chain[130:132], [0, 1])
     assert (stored.failed, stored.status) == ([0, 1], "not_admitted")
     assert errors.BY_CODE[stored.code] is errors.NotAdmitted
@@ -200,8 +240,10 @@ def test_what_does_not_fit_together_is_refused_in_words(engine: Engine) -> None:
         channel.lookup(bytes(17))
     with pytest.raises(ValueError, match="hash 0 is all zeroes"):
         channel.lookup(bytes(32))
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="hash 0 is 1; expected bytes"):
         channel.lookup([1, 2])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="hashes is 7; expected bytes"):
+        channel.lookup(7)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="2 hashes for 1 blocks"):
         channel.store(0, None, hashes(1, 2), [0])
     with pytest.raises(ValueError, match="block 3 of a prefix needs its parent's hash"):

@@ -55,9 +55,41 @@ def test_nobody_listens(tmp_path: Path) -> None:
     assert isinstance(raised.value, errors.DaemonGone)
 
 
-def test_types_are_checked(daemon: PrivateDaemon) -> None:
-    with pytest.raises((TypeError, OverflowError)):
-        kvtide.attach(daemon.socket, space("types"), [-1])
+@pytest.mark.parametrize(
+    ("changes", "arguments", "says"),
+    [
+        ({"fingerprint": "f" * 32}, {}, "fingerprint is 'ffff.*expected 32 bytes"),
+        ({"fingerprint": None}, {}, "fingerprint is None; expected 32 bytes"),
+        ({"name": b"model"}, {}, "name is b'model'; expected a str"),
+        ({"page_tokens": "16"}, {}, "page_tokens is '16'; expected an int"),
+        ({"planes": [4096]}, {}, "planes.0. is 4096; expected a kvtide.Plane"),
+        ({"planes": [kvtide.Plane("4096")]}, {}, "planes is .*'4096'.*expected kvtide.Plane objects"),  # type: ignore[arg-type]
+        ({}, {"digests": 3}, "digests is 3; expected a kvtide.Digests"),
+        ({}, {"tier0_frames": 8}, "tier0_frames is 8; expected a sequence"),
+        ({}, {"device_memory": 8}, "device_memory is 8; expected .address, bytes. or None"),
+    ],
+)
+def test_arguments_of_another_type_are_named(changes: dict[str, object], arguments: dict[str, object], says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        kvtide.attach("nobody.sock", space("types", **changes), **arguments)  # type: ignore[arg-type]
+
+
+def test_a_space_is_no_dictionary() -> None:
+    with pytest.raises(TypeError, match="space is .*; expected a kvtide.Space"):
+        kvtide.attach("nobody.sock", {"name": "model"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"tier0_frames": [-1]}, "tier0_frames is .-1.; expected"),
+        ({"lanes": -1}, "lanes is -1; expected an int from 1 on"),
+        ({"seqs_max": 1 << 32}, "seqs_max is 4294967296; expected"),
+    ],
+)
+def test_numbers_out_of_range_are_named(arguments: dict[str, object], says: str) -> None:
+    with pytest.raises(errors.Invalid, match=says):
+        kvtide.attach("nobody.sock", space("numbers"), **arguments)  # type: ignore[arg-type]
 
 
 def test_a_daemon_that_cannot_start_shows_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

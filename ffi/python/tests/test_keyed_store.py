@@ -97,11 +97,14 @@ def test_more_blocks_at_once_than_a_channel_takes(daemon: PrivateDaemon, request
     keyed.close()
 
 
-def test_a_block_that_the_engine_does_not_have_fails_alone(daemon: PrivateDaemon, request: pytest.FixtureRequest) -> None:
+def test_a_block_that_the_engine_does_not_have_is_refused(daemon: PrivateDaemon, request: pytest.FixtureRequest) -> None:
     _, blocks = memory(4096)
     keyed = KeyedStore(target(daemon.socket, request.node.name, blocks), "test")
-    assert keyed.store(names(3), [0, BLOCKS, 2]) == [True, False, True]
-    assert keyed.exists(names(3)) == [True, False, True]
+    for move in (keyed.store, keyed.load):
+        for block in (BLOCKS, -1):
+            with pytest.raises(errors.OutOfRange, match=f"block {block}: the memory has {BLOCKS} blocks"):
+                move(names(3), [0, block, 2])
+    assert keyed.exists(names(3)) == [False] * 3, "nothing was stored"
     keyed.close()
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import kvtide
+from kvtide import errors
 from kvtide.daemon import PrivateDaemon, PrivateRelay
 from conftest import PAGE_TOKENS, space
 
@@ -45,22 +47,23 @@ def machines() -> Iterator[list[Machine]]:
         machine.close()
 
 
-def ended(relay: kvtide.Relay, question: int | None) -> kvtide.Answer:
-    """Return the answer of a question that was asked."""
-    assert question is not None, relay.trouble
+def ended(relay: kvtide.Relay, question: int) -> kvtide.Answer:
+    """Return the answer of a question."""
     while not (answer := relay.poll(question, timeout=BOUND)).ended:
         pass
     return answer
 
 
-def ask_until(relay: kvtide.Relay, hashes: list[bytes]) -> None:
-    """Share a prefix, once the relay is there and knows the space."""
+def ask_until(relay: kvtide.Relay, what: Callable[..., int], hashes: list[bytes] | bytes) -> int:
+    """Ask until the relay is there, knows the space and has all blocks. Return the question."""
     deadline = time.monotonic() + BOUND
-    while True:
-        question = relay.share(hashes, wait=BOUND)
-        if question is not None and ended(relay, question).blocks == len(hashes):
-            return
-        assert time.monotonic() < deadline, relay.trouble
+    while time.monotonic() < deadline:
+        with contextlib.suppress(errors.Again):
+            question = what(hashes, wait=BOUND)
+            assert question, "numbers begin at 1"
+            if ended(relay, question).blocks == BLOCKS:
+                return question
+    raise AssertionError(relay.trouble)
 
 
 def test_a_prefix_is_shared_and_recalled(machines: list[Machine], tmp_path: Path) -> None:
@@ -72,13 +75,8 @@ def test_a_prefix_is_shared_and_recalled(machines: list[Machine], tmp_path: Path
     there, here = first.session.relay(), second.session.relay()
     assert there is not None and here is not None
     with PrivateRelay(first.daemon, tmp_path), PrivateRelay(second.daemon, tmp_path):
-        ask_until(there, hashes)
-        deadline = time.monotonic() + BOUND
-        while True:
-            question = here.recall(b"".join(hashes), wait=BOUND)
-            if question is not None and ended(here, question).blocks == BLOCKS:
-                break
-            assert time.monotonic() < deadline, here.trouble
+        ask_until(there, there.share, hashes)
+        question = ask_until(here, here.recall, b"".join(hashes))
         assert second.channel.lookup(hashes).blocks == BLOCKS
         with second.channel.lease(hashes[-1], BLOCKS, 60.0) as lease:
             assert second.channel.load(lease, 0, list(range(BLOCKS))).failed == []
@@ -91,12 +89,23 @@ def test_a_prefix_is_shared_and_recalled(machines: list[Machine], tmp_path: Path
             here.note(hashes, [7] * 127)
         with pytest.raises(ValueError, match="all zeroes"):
             here.recall([bytes(16)], wait=1.0)
+        with pytest.raises(ValueError, match="a question to the relay needs at least one"):
+            here.recall([], wait=1.0)
+        hung = [here.await_shared([bytes([99] * 16)], wait=BOUND)]
+        with pytest.raises(errors.Again, match="too many questions are open: poll them to their end, or forget them"):
+            while len(hung) < 1000:
+                hung.append(here.await_shared([bytes([99] * 16)], wait=BOUND))
+        assert len(set(hung)) == len(hung) and 0 not in hung
+        for open_question in hung:
+            here.forget(open_question)
 
 
 def test_a_relay_that_is_not_there_costs_nothing(machines: list[Machine]) -> None:
     relay = machines[0].session.relay()
     assert relay is not None and relay.trouble is None
-    assert relay.recall([bytes([1] * 16)], wait=BOUND) is None
+    for ask in (relay.recall, relay.await_shared, relay.share):
+        with pytest.raises(errors.Again, match="relay.sock cannot be asked"):
+            ask([bytes([1] * 16)], wait=BOUND)
     assert relay.trouble is not None and "relay.sock" in relay.trouble
     assert relay.wants_notes, "unknown so far"
     assert relay.poll(0).blocks is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from engine import TOKENS, Engine, hashes, request
 from waiting import PATIENCE_S, attached
 
 from kvtide.daemon import PrivateDaemon, PrivateRelay
-from kvtide.errors import TimedOut
+from kvtide.errors import Again, TimedOut
 from kvtide.vllm.config import ConnectorConfig
 
 
@@ -42,9 +43,9 @@ def served(engine: Engine) -> None:
     while True:
         relay = remote._found()
         assert relay is not None and time.monotonic() < deadline, relay and relay.trouble
-        question = relay.recall([bytes([9] * 16)], wait=PATIENCE_S)
-        if question is not None and relay.poll(question, timeout=PATIENCE_S).blocks is not None:
-            return
+        with contextlib.suppress(Again):
+            if relay.poll(relay.recall([bytes([9] * 16)], wait=PATIENCE_S), timeout=PATIENCE_S).blocks is not None:
+                return
 
 
 def shared(engine: Engine, name: str, text: str, count: int, value: float) -> list[torch.Tensor]:

@@ -66,6 +66,7 @@ pub struct Relay {
     /// Of the relay's last welcome; `None` before.
     wants_notes: Option<bool>,
     questions: BTreeMap<u32, Question>,
+    /// Number of the next question; never 0, which callers may use for none.
     next: u32,
     /// Questions in a row that were not answered in time.
     late: u32,
@@ -85,7 +86,7 @@ impl Relay {
             unsent: VecDeque::new(),
             wants_notes: None,
             questions: BTreeMap::new(),
-            next: 0,
+            next: 1,
             late: 0,
             pause: PAUSE_MIN,
             resume: None,
@@ -94,7 +95,7 @@ impl Relay {
     }
 
     /// Ask to bring in the blocks with these `hashes`: a prefix, from its first block on. Return the number of the question; its
-    /// answer comes within `wait`, or it has failed. `None`: the relay cannot be asked now, see [`Relay::trouble`].
+    /// answer comes within `wait`, or it has failed. Numbers are never 0. `None`: the relay cannot be asked now, see [`Relay::refusal`].
     pub fn recall(&mut self, hashes: &[u128], wait: Duration) -> Option<u32> {
         self.ask(What::Recall, hashes, wait)
     }
@@ -203,6 +204,12 @@ impl Relay {
         Some(self.trouble.as_str()).filter(|_| self.resume.is_some())
     }
 
+    /// Return why a question was refused just now, if it had hashes and none of them was 0.
+    #[must_use]
+    pub fn refusal(&self) -> &str {
+        self.trouble().unwrap_or("too many questions are open: poll them to their end, or forget them")
+    }
+
     fn ask(&mut self, what: What, hashes: &[u128], wait: Duration) -> Option<u32> {
         let now = Instant::now();
         self.questions.retain(|_, question| question.until + WAIT_MAX > now);
@@ -216,7 +223,7 @@ impl Relay {
         }
         let wait = wait.min(WAIT_MAX);
         let id = self.next;
-        self.next = self.next.wrapping_add(1);
+        self.next = self.next.checked_add(1).unwrap_or(1);
         let (last, wait_ms) = (hashes.len().div_ceil(ASK_HASHES_MAX) - 1, wait.as_millis() as u32);
         for (index, part) in hashes.chunks(ASK_HASHES_MAX).enumerate() {
             let ask = Ask { id, what, wait_ms, more: index < last, hashes: part.into() };

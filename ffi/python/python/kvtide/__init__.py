@@ -185,20 +185,28 @@ def attach(
     `gpu_numa_node` of its GPU.
 
     Raise `DaemonGone` if nothing listens at `socket`, `WrongVersion`, `NotPermitted` or `LimitReached` if the daemon rejects the
-    session, `NoSpace` if it cannot guarantee the blocks, and another `kvtide.Error` for other failures.
+    session, `NoSpace` if it cannot guarantee the blocks, and another `kvtide.Error` for other failures. The text of a `TypeError` or
+    `ValueError` names the wrong argument.
     """
+    if not isinstance(space, Space):
+        raise TypeError(f"space is {space!r}; expected a kvtide.Space(name, fingerprint, page_tokens=..., planes=[...])")
+    for index, plane in enumerate(space.planes):
+        if not isinstance(plane, Plane):
+            raise TypeError(f"planes[{index}] is {plane!r}; expected a kvtide.Plane(page_bytes)")
+    if digests is not None and not isinstance(digests, Digests):
+        raise TypeError(f"digests is {digests!r}; expected a kvtide.Digests(kv_heads, head_dim, bf16, pages) or None")
     given: dict[str, object] = {
         "socket": _path("socket", socket, SOCKET_BYTES_MAX),
         "token_file": None if token_file is None else _path("token_file", token_file),
         "name": space.name,
-        "fingerprint": list(space.fingerprint),
+        "fingerprint": space.fingerprint,
         "identity": space.identity,
         "local": space.local,
         "page_tokens": space.page_tokens,
         "planes": [(plane.page_bytes, plane.kind, plane.window_tokens) for plane in space.planes],
         "shards": space.shards,
         "shard": space.shard,
-        "tier0_frames": None if tier0_frames is None else list(tier0_frames),
+        "tier0_frames": tier0_frames,
         "lanes": lanes,
         "channels": channels,
         "depth": depth,

@@ -384,7 +384,9 @@ class Channel:
         self, lease: Lease | int, first: int, blocks: Sequence[int], *, timeout: float | None = None
     ) -> CopyResult:
         """Copy blocks of a lease, starting at block index `first`, into these blocks of the engine's own memory.
-        Raise `NotFound` if the lease has ended. After `TimedOut` or `DaemonGone` copies may still run: call `settle`."""
+
+        Raise before anything is copied: `NotFound` if the lease has ended, `OutOfRange` if it has fewer blocks or one of `blocks` does
+        not exist, `WrongState` without `Session.set_blocks`. After `TimedOut` or `DaemonGone` copies may still run: call `settle`."""
     def store(
         self,
         first: int,
@@ -397,9 +399,12 @@ class Channel:
     ) -> CopyResult:
         """Cache blocks of the engine's own memory under `hashes`. `first` is the index of the first one in its prefix. `parent` is
         the hash of the block before it, None at the root. If a block fails, all later ones fail too. Wait until all have reached
-        `level` (default: `Level.PUBLISHED`), or have failed."""
+        `level` (default: `Level.PUBLISHED`), or have failed.
+
+        Raise before anything is copied: `OutOfRange` if one of `blocks` does not exist, `WrongState` without `Session.set_blocks`,
+        `Invalid` if hashes and blocks differ in number. After `TimedOut` or `DaemonGone` copies may still run: call `settle`."""
     def fetch(self, lease: Lease | int, first: int, count: int, *, timeout: float | None = None) -> CopyResult:
-        """Read blocks of a lease from NVMe into host memory, as far as there is room."""
+        """Read blocks of a lease from NVMe into host memory, as far as there is room. Raise as `load`."""
     def settle(self, *, timeout: float | None = None) -> None:
         """Wait until no request that ended before the daemon confirmed it (for example by timeout) accesses the engine's own
         memory."""
@@ -415,7 +420,7 @@ class Channel:
     def start_load(
         self, lease: Lease | int, first: int, blocks: Sequence[int], *, timeout: float | None = None, user: int = 0
     ) -> int:
-        """Start a load of at most 512 blocks and return its ticket."""
+        """Start a load of at most 512 blocks and return its ticket. Raise as `load`, before anything is sent."""
     def start_store(
         self,
         first: int,
@@ -428,7 +433,7 @@ class Channel:
         user: int = 0,
     ) -> int:
         """Start a store of at most 102 blocks and return its ticket. Start a store of child blocks after their parent's store
-        ended."""
+        ended. Raise as `store`, before anything is sent."""
     def start_fetch(
         self, lease: Lease | int, first: int, count: int, *, timeout: float | None = None, user: int = 0
     ) -> int:
@@ -473,13 +478,14 @@ class Relay:
     A relay may hang or be absent: no call waits for it, except `poll`, up to its timeout. After failures in a row it is left alone
     for a while that doubles up to 30 seconds. One thread at a time."""
 
-    def recall(self, hashes: bytes | Sequence[bytes], *, wait: float) -> int | None:
+    def recall(self, hashes: bytes | Sequence[bytes], *, wait: float) -> int:
         """Ask to bring a prefix in from the store: `hashes` are those of its blocks, from the first on, 16 bytes each. Return the number of
-        the question, which `poll` answers within `wait` seconds. None: the relay cannot be asked now (`trouble`)."""
-    def await_shared(self, hashes: bytes | Sequence[bytes], *, wait: float) -> int | None:
+        the question, from 1 on, which `poll` answers within `wait` seconds. Raise `Again` if the relay cannot be asked now: the text
+        says why. Compute the prefix then."""
+    def await_shared(self, hashes: bytes | Sequence[bytes], *, wait: float) -> int:
         """Ask to bring in a prefix that another machine is sharing just now: the relay asks the store until it has all of it. Otherwise as
         `recall`."""
-    def share(self, hashes: bytes | Sequence[bytes], *, wait: float) -> int | None:
+    def share(self, hashes: bytes | Sequence[bytes], *, wait: float) -> int:
         """Ask to copy a cached prefix out to the store. The answer comes when the store has it. Otherwise as `recall`."""
     def poll(self, question: int, *, timeout: float = 0.0) -> Answer:
         """Return how far a question is, after at most `timeout` seconds."""

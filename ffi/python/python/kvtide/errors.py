@@ -11,7 +11,7 @@ class Error(Exception):
 
 
 class Again(Error, BlockingIOError):
-    """A ring or a bounded table is full. Try again after a completion."""
+    """A ring or a bounded table is full: try again after a completion. Or the relay cannot be asked now: the text says why."""
 
 
 class Invalid(Error, ValueError):

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from .. import Relay
+from ..errors import Again
 from .reconnect import Connection
 
 logger = logging.getLogger(__name__)
@@ -48,11 +49,13 @@ class Remote:
             while left and len(asked) < min(came + 1, WINDOW_MAX):
                 # A question without time for its answer would count as a failure of the relay.
                 wait = deadline - time.monotonic()
-                question = relay.recall(left.popleft(), wait=wait) if wait > 0 else None
-                if question is None:
+                if wait <= 0:
                     left.clear()
-                else:
-                    asked.append(question)
+                    break
+                try:
+                    asked.append(relay.recall(left.popleft(), wait=wait))
+                except Again:  # the relay's trouble is logged below
+                    left.clear()
             if not asked:
                 break
             question = asked.popleft()

@@ -72,7 +72,7 @@ class KeyedStore:
         self._connection = Connection(target, what)
         self._remote = Remote(self._connection, what, remote_timeout)
         self._what, self._timeout, self._level = what, timeout, level
-        self._depth = min(WINDOW, target.depth // 2)
+        self._depth, self._blocks = min(WINDOW, target.depth // 2), target.memory.count
         self._counts: Counter[str] = Counter()
         self._counts_lock = threading.Lock()
 
@@ -105,7 +105,8 @@ class KeyedStore:
         """Copy each key's block into the engine's block at the same index of `blocks`. Return, for each key, whether all bytes
         arrived.
 
-        After a failure the contents of the engine's block are undefined. After return nothing writes to `blocks`.
+        After a failure the contents of the engine's block are undefined. After return nothing writes to `blocks`. Raise `OutOfRange` if
+        the memory has no such block.
         """
 
         def flow(channel: kvtide.Channel, key: bytes, block: int, left: Callable[[], float]) -> pipeline.Flow:
@@ -127,7 +128,7 @@ class KeyedStore:
         """Cache the engine's blocks under the keys. Return, for each key, whether it is cached.
 
         A block can be found when its store is complete. A block that is cached already is not copied. After return nothing reads
-        `blocks`.
+        `blocks`. Raise `OutOfRange` if the memory has no such block.
         """
 
         def flow(channel: kvtide.Channel, key: bytes, block: int, left: Callable[[], float]) -> pipeline.Flow:
@@ -159,10 +160,13 @@ class KeyedStore:
     ) -> list[bool]:
         """Run a flow per key, last key first: if memory is short, the start of a prefix is then evicted last.
 
-        Raise ValueError if `keys` and `blocks` differ in length.
+        Raise ValueError if `keys` and `blocks` differ in length, `OutOfRange` if the memory has no such block.
         """
         if len(keys) != len(blocks):
             raise ValueError(f"{len(keys)} keys and {len(blocks)} blocks: give one block per key")
+        for block in blocks:
+            if not 0 <= block < self._blocks:
+                raise errors.OutOfRange(f"block {block}: the memory has {self._blocks} blocks")
         ran = pipeline.Ran([])
         went = [False] * len(keys)
         with self._connection.channel(index) as channel:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .. import Relay, Session
-from ..errors import Error
+from ..errors import Again, Error
 from .hashes import HASH_BYTES
 from .reconnect import Connection
 from .stats import Counts
@@ -75,8 +75,9 @@ class Remote:
         relay = self._found() if self._timeout_s > 0 else None
         if relay is None:
             return None
-        question = (relay.await_shared if shared else relay.recall)(bytes(hashes), wait=self._timeout_s)
-        if question is None:
+        try:
+            question = (relay.await_shared if shared else relay.recall)(bytes(hashes), wait=self._timeout_s)
+        except Again:
             self._log(relay)
             self._stats.add("recalls_refused")
             return None
@@ -114,11 +115,10 @@ class Remote:
         relay = self._found()
         if relay is None:
             return
-        question = relay.share(hashes, wait=SHARE_S)
-        if question is None:
+        try:
+            self._shares.append(relay.share(hashes, wait=SHARE_S))
+        except Again:
             self._log(relay)
-        else:
-            self._shares.append(question)
 
     def step(self) -> None:
         """End a step: take the answers about shared prefixes."""
