@@ -432,7 +432,7 @@ impl Space {
             );
         }
         // Blocks admitted at the end may wait for a region.
-        transfers + log_requests + self.regions_asked == 0 || now_us >= until_us
+        transfers + log_requests == 0 && self.regions_asked == 0 || now_us >= until_us
     }
 
     /// Return all slabs with their memory; no copies or transfers are in flight.
