@@ -133,6 +133,8 @@ enum kvt_status
     KVT_ECORRUPT = 22,
     /// The device that holds tier 0 is lost, or refused memory, a copy or a launch.
     KVT_EDEVICE = 23,
+    /// The block is cached and not on NVMe: the write budget (`bytes_per_day`) is used up. It is written when the budget refills.
+    KVT_EOVERBUDGET = 24,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -1022,7 +1024,8 @@ kvt_status kvt_channel_end_lease(kvt_channel *channel, uint32_t lease);
 ///     below.
 /// @return `KVT_OK` if all blocks arrived; the status of the first block that failed, for example `KVT_ELOST`,
 ///     `KVT_EIO` or `KVT_ECORRUPT`; `KVT_ENOTFOUND` if the lease has ended; `KVT_ERANGE` if the range ends beyond the
-///     prefix; `KVT_EAGAIN` if too many copies of the session are in flight; `KVT_ELIMIT` if `count` is too large.
+///     prefix, or one of `blocks` does not exist; `KVT_ESTATE` without `kvt_client_set_blocks`; `KVT_EAGAIN` if too many
+///     copies of the session are in flight; `KVT_ELIMIT` if `count` is too large.
 ///     After `KVT_ETIMEDOUT` and `KVT_EDAEMON` any of the blocks may have been copied, and copies may continue for a
 ///     moment: call `kvt_channel_settle`.
 /// Thread safety: one thread per channel at a time.
@@ -1055,8 +1058,9 @@ kvt_status kvt_channel_load(kvt_channel *channel,
 /// @param failed  As `kvt_channel_load`: indices of the blocks that are not cached.
 /// @param failed_count  As `kvt_channel_load`.
 /// @return `KVT_OK`; `KVT_ENOSPC` if there is no room for the blocks; `KVT_ENOTADMITTED` if the parent is not cached
-///     (any more), or the blocks will not be kept at that level; `KVT_EINVAL` if a hash is zero or the parent is
-///     missing; `KVT_EAGAIN`, `KVT_ELIMIT`, `KVT_ETIMEDOUT`, `KVT_EDAEMON` as `kvt_channel_load`.
+///     (any more), or the blocks will not be kept at that level; `KVT_EOVERBUDGET` as `kvt_channel_publish`;
+///     `KVT_EINVAL` if a hash is zero or the parent is missing; `KVT_ERANGE` if one of `blocks` does not exist;
+///     `KVT_ESTATE`, `KVT_EAGAIN`, `KVT_ELIMIT`, `KVT_ETIMEDOUT`, `KVT_EDAEMON` as `kvt_channel_load`.
 /// Thread safety: one thread per channel at a time.
 /// Example: `kvt_channel_store(channel, 0, NULL, hashes, blocks, 12, KVT_LEVEL_PUBLISHED, 0, NULL, NULL);`
 ///
@@ -1129,7 +1133,7 @@ kvt_status kvt_relay_close(kvt_relay *relay);
 /// @param hashes  Hashes of the prefix's blocks, from its first block on. The first 8,000 are asked for.
 /// @param count  Number of hashes.
 /// @param wait_us  Microseconds until the answer is of no use any more, at most an hour.
-/// @param question  Receives the number of the question, for `kvt_relay_poll`.
+/// @param question  Receives the number of the question, for `kvt_relay_poll`; never 0.
 /// @return `KVT_OK`; `KVT_EAGAIN` if the relay cannot be asked now (`kvt_last_error` has the reason): compute the prefix;
 ///     `KVT_EINVAL` if there is no hash, or one of 0.
 /// Thread safety: one thread at a time.
@@ -1148,7 +1152,7 @@ kvt_status kvt_relay_recall(kvt_relay *relay,
 /// @param hashes  Hashes of the prefix's blocks, from its first block on. The first 8,000 are asked for.
 /// @param count  Number of hashes.
 /// @param wait_us  Microseconds until the answer is of no use any more, at most an hour.
-/// @param question  Receives the number of the question, for `kvt_relay_poll`.
+/// @param question  Receives the number of the question, for `kvt_relay_poll`; never 0.
 /// @return As `kvt_relay_recall`.
 /// Thread safety: one thread at a time.
 /// Example: `kvt_relay_await(relay, hashes, count, 5000 * 1000, &question);`
@@ -1167,7 +1171,7 @@ kvt_status kvt_relay_await(kvt_relay *relay,
 /// @param hashes  Hashes of the prefix's blocks, from its first block on, all of them cached. The first 8,000 are shared.
 /// @param count  Number of hashes.
 /// @param wait_us  Microseconds until the answer is of no use any more, at most an hour.
-/// @param question  Receives the number of the question, for `kvt_relay_poll`.
+/// @param question  Receives the number of the question, for `kvt_relay_poll`; never 0.
 /// @return `KVT_OK`; `KVT_EAGAIN` if the relay cannot be asked now (`kvt_last_error` has the reason); `KVT_EINVAL` if there
 ///     is no hash, or one of 0.
 /// Thread safety: one thread at a time.

@@ -395,7 +395,8 @@ kvt_status kvt_channel_truncate(kvt_channel *channel, uint32_t seq, uint64_t tok
 /// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
 /// @param reached  May be NULL; receives the level reached.
 /// @return `KVT_OK`; `KVT_ENOTADMITTED` if not all blocks will be kept, because admission rejected them, no tier can
-///     hold them, or the parent is not cached (blocks may still be findable while the daemon lives); `KVT_ETIMEDOUT` if
+///     hold them, or the parent is not cached (blocks may still be findable while the daemon lives); `KVT_EOVERBUDGET`
+///     if the write budget is used up (the blocks are findable, and written when it refills); `KVT_ETIMEDOUT` if
 ///     the level was not reached in time (the blocks are findable and may reach it later); `KVT_ENOSPC` if NVMe or host
 ///     memory has no room; `KVT_EIO` if a write or flush failed; `KVT_ESTATE` if a block is not sealed or already has
 ///     another hash; `KVT_EINVAL` if a hash is zero, the parent is missing, or a hash is cached under another parent.

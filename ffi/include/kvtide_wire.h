@@ -43,6 +43,7 @@ enum kvt_wire_status_code {
     KVT_WIRE_STATUS_INTERNAL = 21,
     KVT_WIRE_STATUS_CORRUPT = 22,
     KVT_WIRE_STATUS_DEVICE = 23,
+    KVT_WIRE_STATUS_OVER_BUDGET = 24,
 };
 
 /// Request; described in tiering/types.

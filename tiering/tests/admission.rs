@@ -243,6 +243,18 @@ fn at_the_end_everything_is_written_that_the_bucket_allows() {
     assert_eq!(w.core.next_deadline(), None, "nothing is written later");
 }
 
+/// Whatever is due is served also where there is nothing to write to.
+#[test]
+fn without_nvme_no_decision_stays_due() {
+    let mut w = World::new(config(vec![full(PAGE as u32)]));
+    w.attach(0, 1, &[64]);
+    set(&mut w, |policy| policy.nvme_admission = Admission::Budget);
+    w.event(Event::Ending).unwrap();
+    assert!(w.core.is_admitting());
+    w.event(Event::Tick).unwrap();
+    assert_eq!((w.core.is_admitting(), w.core.next_deadline()), (false, None));
+}
+
 /// Whoever asks for a level learns that the budget is the reason, and gets it later.
 #[test]
 fn a_refusal_for_want_of_bytes_names_the_budget() {

@@ -5,7 +5,7 @@ use super::super::ReplayError;
 use super::super::machine::{Bandwidths, Machine, space};
 use super::super::progress::Progress;
 use super::super::trace::{Requests, requests::BLOCK_TOKENS};
-use kvtide_tiering::api::{Admission, Eviction, Level, Request, SpaceConfig, Status};
+use kvtide_tiering::api::{Admission, Event, Eviction, Level, Limits, Policy, Request, SpaceConfig, Status};
 use kvtide_tiering::evict;
 
 /// Blocks computed at once; a client request holds at most this many hashes.
@@ -65,15 +65,19 @@ fn config(setup: Setup, longest: u32) -> SpaceConfig {
     limits.nvme_bytes_max = u64::from(setup.nvme) * u64::from(setup.block_bytes);
     limits.entries_max = limits.blocks_max + setup.nvme;
     config.policy.nvme_admission = setup.admission;
-    config.policy.nvme_bytes_per_day = setup.bytes_per_day;
     config.policy.eviction = setup.eviction;
     config
 }
 
 /// Replay a trace.
 pub(super) fn replay(trace: &Requests, setup: Setup, what: String) -> Result<Outcome, ReplayError> {
-    let machine = Machine::new(config(setup, trace.longest()), TIER0, setup.bandwidths)?;
+    let config = config(setup, trace.longest());
+    let policy = Policy { nvme_bytes_per_day: setup.bytes_per_day, ..config.policy };
+    let Limits { host_bytes_max, nvme_bytes_max, .. } = config.limits;
+    let machine = Machine::new(config, TIER0, setup.bandwidths)?;
     let mut engine = Engine { machine, steps: 0, outcome: Outcome::default() };
+    // Set later, so that the bucket begins empty: the start of a new space would be much of a short trace's budget.
+    engine.machine.event(Event::Reconfigure { policy, host_bytes_max, nvme_bytes_max })?;
     let mut progress = Progress::new(what, trace.len() as u64);
     let mut hashes = Vec::new();
     for (number, request) in trace.iter().enumerate() {

@@ -38,9 +38,15 @@ fn ipc(dir: &Path, name: &str, uids: &[u32]) -> String {
 }
 
 fn tcp(rest: &str) -> String {
-    let ports = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-    let [publish, replay] = ports.map(|port| port.local_addr().unwrap());
-    format!("publish = \"tcp://{publish}\"\nreplay = \"tcp://{replay}\"\n{rest}\n")
+    // Each takes 16 ports, one for each space.
+    let publish = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = publish.local_addr().unwrap().port();
+    let far = || {
+        let other = TcpListener::bind("127.0.0.1:0").unwrap();
+        (other.local_addr().unwrap().port().abs_diff(port) >= 16).then_some(other)
+    };
+    let replay = std::iter::repeat_with(far).flatten().next().unwrap().local_addr().unwrap().port();
+    format!("publish = \"tcp://127.0.0.1:{port}\"\nreplay = \"tcp://127.0.0.1:{replay}\"\n{rest}\n")
 }
 
 fn secret(dir: &Path, name: &str, text: &str) -> String {

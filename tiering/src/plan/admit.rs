@@ -27,9 +27,9 @@ pub(crate) struct WriteBudget {
 /// The pass over all blocks that admits refused ones when the bucket has refilled: no request may come that would.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Pass {
-    /// The block to judge next.
+    /// The block to look at next.
     next: BlockId,
-    /// Blocks left to judge in this pass.
+    /// Blocks left in this pass.
     left: u32,
     /// When it starts or goes on; `None`: no refused block waits for bytes.
     due_us: Option<u64>,
@@ -79,18 +79,18 @@ impl WriteBudget {
         self.bucket.empty();
     }
 
-    /// Change the rate. Refused blocks are judged again soon.
+    /// Change the rate. A decision on refused blocks is due at once.
     pub fn set_rate(&mut self, now_us: u64, per_day: u64) {
         self.bucket.advance(now_us);
         let before = self.bucket.per_day();
         self.bucket.set_rate(per_day);
         if self.bucket.per_day() != before && self.pass.due_us.is_some() {
-            self.judge_again(now_us);
+            self.decide_again(now_us);
         }
     }
 
-    /// Judge all refused blocks again at the next tick, which is due now.
-    pub fn judge_again(&mut self, now_us: u64) {
+    /// Decide on all refused blocks again, beginning with the next tick, which is due now.
+    pub fn decide_again(&mut self, now_us: u64) {
         (self.pass.left, self.pass.due_us) = (0, Some(now_us));
     }
 
@@ -99,8 +99,8 @@ impl WriteBudget {
         self.pass.due_us
     }
 
-    /// Judge refused blocks again when there are bytes for one.
-    fn judge_later(&mut self, now_us: u64) {
+    /// Decide on refused blocks again when there are bytes for one.
+    fn decide_later(&mut self, now_us: u64) {
         if !self.pass.is_last {
             let at = now_us.saturating_add(self.bucket.next_us().max(PASS_US));
             self.pass.due_us.get_or_insert(at);
@@ -186,7 +186,7 @@ impl Core {
             self.counters.refused_unworthy += u64::from(unworthy);
         }
         if self.may_be_admitted_later(b) {
-            self.write_budget.judge_later(self.now);
+            self.write_budget.decide_later(self.now);
         }
     }
 
@@ -195,7 +195,7 @@ impl Core {
         self.cfg.policy.nvme_admission != Admission::SecondTouch || self.blocks[b].over_budget
     }
 
-    /// Judge refused blocks again, if a pass is due: the next [`EXAMINED_MAX`] of all blocks, as long as there are bytes.
+    /// Decide on refused blocks again, if a pass is due: on those among the next [`EXAMINED_MAX`] of all blocks, as long as there are bytes.
     pub(crate) fn admit_refilled(&mut self) {
         let mut pass = &mut self.write_budget.pass;
         if pass.due_us.is_none_or(|due_us| due_us > self.now) {
@@ -208,7 +208,7 @@ impl Core {
         for _ in 0..pass.left.min(EXAMINED_MAX as u32) {
             if self.write_budget.bucket.free(self.committed_bytes()) < self.slot_bytes {
                 self.write_budget.pass.left = 0;
-                return self.write_budget.judge_later(self.now);
+                return self.write_budget.decide_later(self.now);
             }
             pass = &mut self.write_budget.pass;
             let b = if (pass.next as usize) < self.blocks.recs.len() { pass.next } else { 0 };
@@ -227,10 +227,10 @@ impl Core {
     /// The space ends: admit what the write budget allows, and keep nothing for later.
     pub(crate) fn admit_last(&mut self) {
         self.write_budget.pass.is_last = true;
-        self.write_budget.judge_again(self.now);
+        self.write_budget.decide_again(self.now);
     }
 
-    /// Return whether refused blocks are to be judged again now ([`Event::Tick`](crate::api::Event::Tick)).
+    /// Return whether a decision on refused blocks is due now ([`Event::Tick`](crate::api::Event::Tick)).
     #[must_use]
     pub fn is_admitting(&self) -> bool {
         self.write_budget.pass.due_us.is_some_and(|due_us| due_us <= self.now)

@@ -215,7 +215,7 @@ impl Core {
         self.index.order.configure(self.now, policy.eviction, policy.retention);
         self.write_budget.set_rate(self.now, policy.nvme_bytes_per_day);
         if new_rule {
-            self.write_budget.judge_again(self.now);
+            self.write_budget.decide_again(self.now);
         }
         self.cfg.limits.host_bytes_max = host_bytes_max;
         if self.has_nvme() {
@@ -240,13 +240,13 @@ impl Core {
         self.measure_load_costs();
         self.expire_entries();
         self.trim_host();
+        self.admit_refilled();
         if self.has_nvme() {
             self.disk.refused = false;
             self.disk.set_full(None);
             self.trim_blocks();
             self.trim_disk();
             self.return_idle_disk();
-            self.admit_refilled();
             self.wake_disk();
         }
         self.wake_all();
