@@ -44,7 +44,7 @@ def daemon() -> Iterator[PrivateDaemon]:
         yield daemon
 
 
-def space(name: str, **changes: object) -> kvtide.Space:
+def space(name: str, /, **changes: object) -> kvtide.Space:
     """Return a space of two planes."""
     given: dict[str, object] = {
         "name": name,
