@@ -171,7 +171,11 @@ fn refused_blocks_are_written_as_the_bucket_refills_without_a_request() {
         }
         assert_eq!(recorded(&w), hashes, "{rule:?}");
         let c = w.core.counters();
-        assert_eq!((c.refused_budget + c.refused_unworthy, c.admitted), (refused, 20), "decisions on requests alone count");
+        assert_eq!(
+            (c.refused_budget + c.refused_unworthy, c.admitted),
+            (refused, 20),
+            "decisions on requests alone count"
+        );
         assert_eq!((w.core.budget_report().waiting_blocks, w.core.next_deadline()), (0, None), "{rule:?}");
     }
     // `second-touch` waits for bytes only with blocks that were used before.
