@@ -11,6 +11,7 @@ mod gpu_sanitize;
 mod gpu_sim;
 mod kernels;
 mod loom;
+mod package;
 mod python;
 mod quickstart;
 mod run;
@@ -45,6 +46,10 @@ const HELP: &str = "cargo xtask COMMAND
   e2e relay         two machines with relays and a Valkey: the commands of the quickstart, then the cases with vLLM
   e2e sglang        run the storage backend's tests against SGLang's own classes
   environments      create the Python environments of all commands in advance
+  package [NAME]... build wheel, deb, rpm and sbom (or those named) with the profile `dist` into target/dist
+  release VERSION   check that versions, changelog and the numbers of protocol, ABI and format agree
+  e2e packages [--json] [--case NAME]
+                    install the packages as users do: the wheel in an empty environment, the .deb in a machine with systemd
   fuzz [SECONDS]    run every fuzz target for SECONDS each (default 15) from a random seed, on the stable toolchain
   fuzz --replay     run every fuzz target on its committed corpus and a fixed number of mutations from a fixed seed
   python [--wheel]  test the Python package against a daemon of this build, or build its release wheel and print the path
@@ -85,6 +90,9 @@ fn main() -> ExitCode {
         }
         ["gpu-sim"] => gpu_sim::print(false),
         ["gpu-sim", "--env"] => gpu_sim::print(true),
+        ["release", version] => package::release::check(version),
+        ["package", names @ ..] => package::make(names),
+        ["e2e", "packages", words @ ..] => package::check::run_cases(words),
         ["python"] => python::check(),
         ["python", "--wheel"] => python::wheel().map(|wheel| println!("{}", wheel.display())),
         ["help" | "--help" | "-h"] => {

@@ -27,12 +27,16 @@ pub fn build() -> Result<(), Error> {
     run(cc.arg("-o").arg(target().join(ENGINE)))
 }
 
+/// Return the engine's path in the machine.
+pub fn engine() -> String {
+    format!("{CHECKOUT}/target/{ENGINE}")
+}
+
 /// Check the machine after the commands.
 pub fn check(terminal: &mut Terminal) -> Result<Value, Error> {
-    let mut machine = Checks { terminal, passed: Vec::new() };
-    let engine = |user: &str, does: &str| {
-        format!("runuser -u {user} -- {CHECKOUT}/target/{ENGINE} /run/kvtide/kvtide.sock {does}")
-    };
+    let mut machine = Checks::new(terminal);
+    let program = engine();
+    let engine = |user: &str, does: &str| format!("runuser -u {user} -- {program} /run/kvtide/kvtide.sock {does}");
     let found = ("found 64 of 64, 64 equal", 0);
     machine.expect("the unit is active", "systemctl is-active kvtided", ("active", 0))?;
     machine.expect("an engine of the group stores", &engine("infer", "store"), ("stored 64", 0))?;
@@ -67,14 +71,28 @@ pub fn check(terminal: &mut Terminal) -> Result<Value, Error> {
     Ok(json!({"passed": machine.passed}))
 }
 
-struct Checks<'a> {
+/// Commands in a machine, and which of them did what they should.
+pub struct Checks<'a> {
     terminal: &'a mut Terminal,
-    passed: Vec<&'static str>,
+    pub passed: Vec<&'static str>,
 }
 
 impl Checks<'_> {
+    pub fn new(terminal: &mut Terminal) -> Checks<'_> {
+        Checks { terminal, passed: Vec::new() }
+    }
+
+    /// Run a command that must succeed, and return its output.
+    pub fn output(&mut self, command: &str) -> Result<String, Error> {
+        let ran = self.terminal.run(command, LIMIT)?;
+        match ran.status {
+            0 => Ok(ran.output.trim().to_owned()),
+            status => Err(Error::Check(format!("`{command}` ended with status {status}:\n{}", ran.output))),
+        }
+    }
+
     /// Run a command. Its output must contain a text, and its status be this one.
-    fn expect(&mut self, what: &'static str, command: &str, (part, status): (&str, i32)) -> Result<(), Error> {
+    pub fn expect(&mut self, what: &'static str, command: &str, (part, status): (&str, i32)) -> Result<(), Error> {
         eprintln!("quickstart: {what}: {command}");
         let ran = self.terminal.run(command, LIMIT)?;
         if ran.status != status || !ran.output.contains(part) {

@@ -3,7 +3,7 @@
 
 use crate::run::{Error, output, root, run, target};
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -137,6 +137,12 @@ impl Drop for Machine {
         let _ = self.nspawn.wait();
         let _ = fs::remove_dir_all(&self.state);
     }
+}
+
+/// Return the path in the machine of a file of this checkout or its build.
+pub fn inside(path: &Path) -> String {
+    let path = path.strip_prefix(root()).unwrap_or(path);
+    format!("{CHECKOUT}/{}", path.display())
 }
 
 /// Return the root of the machine; make it if it is missing.

@@ -1,9 +1,9 @@
 //! Runs the commands of the documents as a new user would: literally, in their order, in one terminal.
 
-mod deploy;
+pub mod deploy;
 mod document;
-mod machine;
-mod terminal;
+pub mod machine;
+pub mod terminal;
 
 use crate::e2e;
 use crate::run::{Error, root, run, target};

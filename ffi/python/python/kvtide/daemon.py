@@ -1,4 +1,7 @@
-"""Start a private daemon, for examples, notebooks and tests. docs/operations.md describes the daemon of a server."""
+"""Start a private daemon, for examples, notebooks and tests. docs/operations.md describes the daemon of a server.
+
+`python -m kvtide.daemon …` runs the `kvtided` that `find_kvtided` finds, with the given arguments.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import selectors
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
@@ -29,7 +33,8 @@ class DaemonError(RuntimeError):
 
 
 def find_kvtided(given: str | os.PathLike[str] | None = None) -> Path:
-    """Return the path of `kvtided`: `given`, else the environment variable KVTIDED, else the first one on the PATH.
+    """Return the path of `kvtided`: `given`, else the environment variable KVTIDED, else the one that a wheel with the programs
+    installed beside this Python, else the first one on the PATH.
 
     Raise DaemonError if there is none, or if it is not executable.
     """
@@ -38,9 +43,12 @@ def find_kvtided(given: str | os.PathLike[str] | None = None) -> Path:
         if not os.access(named, os.X_OK):
             raise DaemonError(f"{os.fspath(named)} is not an executable file")
         return Path(named)
-    found = shutil.which("kvtided")
+    found = shutil.which("kvtided", path=Path(sys.executable).parent) or shutil.which("kvtided")
     if found is None:
-        raise DaemonError("kvtided is not on the PATH. Build it (cargo build --release) and set KVTIDED to its path")
+        raise DaemonError(
+            "kvtided is neither beside this Python nor on the PATH. Install a wheel of a release, which has it, or build it (cargo build "
+            "--release) and set KVTIDED to its path"
+        )
     return Path(found)
 
 
@@ -271,3 +279,8 @@ class PrivateRelay:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+if __name__ == "__main__":
+    program = find_kvtided()
+    os.execv(program, [str(program), *sys.argv[1:]])
