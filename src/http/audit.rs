@@ -32,33 +32,17 @@ impl Drop for Audit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io;
-    use std::sync::{Arc, Mutex};
-
-    #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Lines {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::captured::Captured;
 
     #[test]
     fn an_action_is_logged_once_with_its_result_or_without() {
-        let lines = Lines::default();
-        let into = lines.clone();
-        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || into.clone()).finish();
+        let lines = Captured::default();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(lines.clone()).finish();
         tracing::subscriber::with_default(subscriber, || {
             Audit::begin("uid 7", "/v1/drain \"{}\"").end("200 OK");
             drop(Audit::begin("uid 8", "/v1/purge"));
         });
-        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        let text = lines.text();
         let logged: Vec<&str> = text.lines().collect();
         assert_eq!(logged.len(), 2, "{text}");
         assert!(logged[0].ends_with("uid 7: /v1/drain \"{}\": 200 OK"), "{text}");

@@ -16,6 +16,8 @@
 pub mod access;
 pub mod audit;
 pub mod bodies;
+#[cfg(test)]
+mod captured;
 pub mod counters;
 pub mod guard;
 pub mod listener;

@@ -187,41 +187,17 @@ impl<const BYTES: usize> Write for Head<BYTES> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io;
+    use crate::captured::Captured;
     use std::time::Duration;
-    use tracing_subscriber::fmt::MakeWriter;
     use tracing_subscriber::layer::SubscriberExt;
-
-    /// A log in memory.
-    #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Lines {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl<'a> MakeWriter<'a> for Lines {
-        type Writer = Lines;
-
-        fn make_writer(&'a self) -> Lines {
-            self.clone()
-        }
-    }
 
     /// Return the log of `run` under the limits.
     fn logged(run: impl FnOnce(&Limits)) -> String {
-        let (limits, lines) = (Limits::default(), Lines::default());
+        let (limits, lines) = (Limits::default(), Captured::default());
         let writer = tracing_subscriber::fmt::layer().with_writer(lines.clone()).with_ansi(false).with_target(false);
         let subscriber = tracing_subscriber::registry().with(limits.clone()).with(writer);
         tracing::subscriber::with_default(subscriber, || run(&limits));
-        String::from_utf8(lines.0.lock().unwrap().clone()).unwrap()
+        lines.text()
     }
 
     #[test]
