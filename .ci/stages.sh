@@ -209,12 +209,15 @@ install_without_services() {
     return $status
 }
 
-# What makes and boots the machine of `cargo xtask e2e quickstart`.
+# What makes and boots the machine of `cargo xtask e2e quickstart`, makes the image and runs containers.
 install_machine_tools() {
     local missing=()
     command -v mmdebstrap >/dev/null || missing+=(mmdebstrap)
     command -v systemd-nspawn >/dev/null || missing+=(systemd-container)
-    install_debian "${missing[@]}"
+    command -v buildah >/dev/null || missing+=(buildah)
+    command -v podman >/dev/null || missing+=(podman)
+    command -v runc >/dev/null || missing+=(runc)
+    install_without_services "${missing[@]}"
 }
 
 # Debian packages; installs nothing if none is named.
@@ -278,8 +281,8 @@ benches() {
 
 # Prints every figure beside its target. A noisy machine fails no build: the figures are for reading.
 bench_all() {
+    cargo bench --locked -p kvtide-bench || return 1
     benches <<END
-core
 attention
 blocks --dir DIR --python ${CARGO_TARGET_DIR:-target}/tools/python/bin/python
 spaces
@@ -303,7 +306,7 @@ blocks --blocks 4096 --mib 4 --python ${CARGO_TARGET_DIR:-target}/tools/python/b
 ring
 paging
 nvme --dir DIR --seconds 0.5 --size 16777216 --fio
-recovery --dir DIR --records 20000
+recovery --dir DIR --records 20000 --host 256MiB
 END
 }
 

@@ -19,8 +19,10 @@ use std::time::{Duration, Instant};
 
 /// Time limit of a status dump: spaces may be busy.
 const DUMP: Duration = Duration::from_secs(20);
-/// Time limit of a start. Memory is prefaulted lazily, so even a loaded machine needs milliseconds.
+/// Time limit of a start.
 const START: Duration = Duration::from_secs(20);
+/// Time limit of the allocation of host memory after it: 8 GiB take 10 s where memory is fragmented.
+const ALLOCATION: Duration = Duration::from_secs(300);
 /// Time limit of a stop before it is forced.
 const STOP: Duration = Duration::from_secs(10);
 /// Bytes of a failed daemon's log that are shown.
@@ -69,7 +71,7 @@ pub struct PrivateDaemon {
 }
 
 impl PrivateDaemon {
-    /// Start a daemon and wait until engines can attach.
+    /// Start a daemon and wait until engines can attach and its host memory is allocated.
     ///
     /// # Errors
     /// The binary or the directory cannot be used, or the daemon ends or does not get ready in time; the error contains the end of
@@ -77,6 +79,7 @@ impl PrivateDaemon {
     pub fn start(options: &Options) -> Result<PrivateDaemon, Error> {
         let mut daemon = PrivateDaemon::launch(options)?;
         daemon.ready()?;
+        daemon.allocated()?;
         Ok(daemon)
     }
 
@@ -103,6 +106,22 @@ impl PrivateDaemon {
     /// The daemon ends or does not get ready in time; the error contains the end of its log.
     pub fn ready(&mut self) -> Result<(), Error> {
         self.hear(READY, START)
+    }
+
+    /// Wait until its host memory is allocated.
+    ///
+    /// # Errors
+    /// The daemon ends, or does not allocate it in time.
+    pub fn allocated(&mut self) -> Result<(), Error> {
+        let began = Instant::now();
+        while self.status()?["host"]["allocating_bytes"].as_u64().is_some_and(|bytes| bytes > 0) {
+            if began.elapsed() > ALLOCATION {
+                return Err(self.failed(format!("did not allocate its memory within {ALLOCATION:?}")));
+            }
+            // PACE: polls until the time limit.
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
     }
 
     /// Return the socket that engines attach to.

@@ -247,15 +247,6 @@ fn run_all(test: &str, link: Link, flags: &[&str], wrapper: &[&str]) {
 }
 
 #[test]
-fn capi_layout() {
-    if !have("gcc", "capi_layout") {
-        return;
-    }
-    let folder = folder("layout");
-    must(run(&mut Command::new(compile(&folder, "layout", Link::Static, &[])), RUN_MAX, &folder.join("layout.log")));
-}
-
-#[test]
 fn capi_cpp() {
     if !have("g++", "capi_cpp") {
         return;

@@ -1,10 +1,9 @@
 //! `kvtide bench`: benchmarks, each figure next to its target.
 //!
 //! `bench ring`, `bench blocks`, `bench spaces`, `bench paging` and `bench pressure` run engines with a private daemon and use the
-//! client library. `bench core` and `bench attention` drive the sans-IO core alone, over simulated devices; `bench attention` also
-//! runs the demo's model with a private daemon. `bench nvme` drives a disk's I/O thread as a core thread does. `bench codec`
+//! client library. `bench attention` drives the sans-IO core alone, over simulated devices, and the demo's model with a private daemon. `bench nvme` drives a disk's I/O thread as a core thread does. `bench codec`
 //! compresses and encrypts pages of the demo's model. `bench recovery` opens an index log as a start does. `bench gpu`
-//! measures a device. `kvtide-bench-remote`, a program of its own, runs relays beside private daemons, with a store.
+//! measures a device. `cargo bench -p kvtide-bench` measures the core alone, counting allocations. `kvtide-bench-remote`, a program of its own, runs relays beside private daemons, with a store.
 //!
 //! The command line calls [`run`]; the other public items are for `kvtide-bench-remote`. This module does not depend on the daemon's
 //! internals.
@@ -62,9 +61,6 @@ enum Which {
     /// Several models on one daemon: hit rate of a second model, number of models served in turn
     #[command(after_help = "Examples:\n  kvtide bench spaces\n  kvtide bench spaces --json")]
     Spaces(spaces::SpacesArgs),
-    /// Core alone on one thread with simulated devices: page transitions, allocations, metadata size
-    #[command(after_help = "Examples:\n  kvtide bench core\n  kvtide bench core --json")]
-    Core(Output),
     /// Attention predictor and planner: CPU time per page and plane
     #[command(after_help = "Examples:\n  kvtide bench attention\n  kvtide bench attention --json")]
     Attention(attention::AttentionArgs),
@@ -96,6 +92,14 @@ pub struct Output {
     json: bool,
 }
 
+/// Measure the core alone, on one thread with simulated devices.
+///
+/// # Errors
+/// The global allocator is not `stats_alloc::INSTRUMENTED_SYSTEM`, or the core refuses something.
+pub fn core() -> Result<Report, BenchError> {
+    core::measure()
+}
+
 /// Run a benchmark and print its figures. A missed target is shown but is not an error, because machines differ.
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
@@ -106,7 +110,6 @@ pub fn run(args: &Args) -> ExitCode {
         Which::Ring(output) => (ring::measure(), *output),
         Which::Blocks(args) => (blocks::measure(args), args.output),
         Which::Spaces(args) => (spaces::measure(args), args.output),
-        Which::Core(output) => (core::measure(), *output),
         Which::Attention(args) => (attention::measure(args), args.output),
         Which::Paging(args) => (paging::measure(args), args.output),
         Which::Nvme(args) => (nvme::measure(args), args.output),

@@ -56,7 +56,6 @@ pub struct Object {
     /// Maximum share lost by one query head in one plane and step.
     omitted_share_worst: f64,
     /// Share of planes and steps in which a query head lost more than half.
-    #[serde(rename = "heads_starved")]
     heads_mostly_omitted: f64,
     /// Number of tokens with the same most likely successor as in the reference.
     same_choice: u64,

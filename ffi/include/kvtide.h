@@ -3,7 +3,7 @@
  *
  *     kvtide.h          attach, channels, the block API: enough for an engine with KV memory of its own
  *     kvtide_paged.h    sequences, lanes, steps, scores: for an engine over kvtide's pages
- *     kvtide_cuda.h     lanes on CUDA streams, and kvtide's own kernels (experimental)
+ *     kvtide_cuda.h     lanes on CUDA streams
  *
  * An engine attaches to the daemon (kvt_attach), opens one channel for each thread that makes calls, and registers its blocks.
  * For each prompt it then runs:
@@ -15,8 +15,8 @@
  *     compute the other blocks
  *     kvt_channel_store                    copy them into the cache, under their hashes
  *
- * NAMES. A function has the name of the handle that it takes first (kvt_client_, kvt_channel_, kvt_lane_, kvt_batch_,
- * kvt_attention_, kvt_kernels_), then a verb. Exceptions: kvt_attach, kvt_reattach and kvt_detach.
+ * NAMES. A function has the name of the handle that it takes first (kvt_client_, kvt_channel_, kvt_lane_), then a verb. Exceptions:
+ * kvt_attach, kvt_reattach and kvt_detach.
  *
  * RESULTS. A call that can fail returns a kvt_status; 0 is success. kvt_strerror returns one line about a code, kvt_last_error
  * the details of the calling thread's last failure. Out arguments are written only on success, unless described otherwise. No
@@ -24,7 +24,7 @@
  *
  * STATUS CODES that the functions do not list, because many can return them:
  *     KVT_EINVAL      an invalid handle (NULL, closed, or of another type), a NULL or misaligned pointer, or a wrong struct_size
- *     KVT_EBUSY       another thread is in a call on the same channel, lane, batch or attention
+ *     KVT_EBUSY       another thread is in a call on the same channel or lane
  *     KVT_EFORK       the handle belongs to the parent process
  *     KVT_ENOTFOUND   there is no such sequence, or it belongs to another channel
  *     KVT_ELOST       a page of the sequence is lost; calls other than kvt_channel_drop_seq fail
@@ -34,9 +34,9 @@
  *     KVT_EVERSION    the program was compiled for another KVT_ABI_VERSION, or uses a member that this library does not know
  *     KVT_ELIMIT      16,384 handles of the type are open in this process
  *
- * THREADS. kvt_client, kvt_kernels: any thread, several at once. kvt_channel, kvt_lane: one thread at a time; another thread may
- * take over if the program orders the two. kvt_batch, kvt_attention: the thread of their lane. A sequence or lease belongs to the
- * channel that created it, a pin to the channel that acquired it. Functions without a handle: any thread.
+ * THREADS. kvt_client: any thread, several at once. kvt_channel, kvt_lane: one thread at a time; another thread may take over if the
+ * program orders the two. A sequence or lease belongs to the channel that created it, a pin to the channel that acquired it.
+ * Functions without a handle: any thread.
  *
  * HANDLES contain a number, not an address, and are checked at each call. Close them in any order; tier 0 is unmapped when the
  * last handle of its session is closed.
@@ -307,7 +307,7 @@ typedef struct kvt_options {
     /// Mapped frames of each size class; 0: none. A mapped frame has no memory in tier 0: it makes a page that is read
     /// once readable in host memory, without a copy. Each costs 8 bytes and table entries, and counts towards the
     /// daemon's `limits.tier0_frames_max`. On a CUDA device, kernels need `kvt_plane_layout.mapped_pages` to read these
-    /// pages; those of this library can (`kvt_batch_options.in_place`).
+    /// pages.
     uint32_t mapped_frames;
     /// Location of the keys in a page, and the digests to keep of them, for contracts other than `KVT_CONTRACT_EXACT`
     /// (`kvtide_paged.h`). NULL: none. With tier 0 on a device: sketches only, of 16-bit keys, in a session with one
@@ -348,7 +348,7 @@ typedef struct kvt_options {
     uint64_t device_chunk_bytes;
     /// Blocks that the session may have at the same time, whatever other sessions do; 0: no guarantee. Blocks that
     /// other sessions refer to as well do not count. If the daemon cannot guarantee them, the attach fails with
-    /// `KVT_ERR_NO_SPACE`. Cached blocks use the memory meanwhile.
+    /// `KVT_ENOSPC`. Cached blocks use the memory meanwhile.
     uint32_t guaranteed_blocks;
     /// Zero.
     uint32_t reserved_word;
@@ -513,7 +513,7 @@ typedef struct kvt_load_request {
     uint32_t first;
     /// `count` blocks of the engine's own memory to load into.
     const uint32_t *blocks;
-    /// Number of blocks, at most 512.
+    /// Number of blocks, at most 506.
     uint32_t count;
     /// Zero.
     uint32_t reserved;
@@ -527,7 +527,7 @@ typedef struct kvt_store_request {
     const kvt_hash *hashes;
     /// `count` blocks of the engine's own memory to copy.
     const uint32_t *blocks;
-    /// Number of blocks, at most 102.
+    /// Number of blocks, at most 101.
     uint32_t count;
     /// Index of the first block in its prefix.
     uint32_t first;
@@ -897,6 +897,20 @@ kvt_status kvt_channel_open(const kvt_client *client, uint16_t index, kvt_channe
 /// Thread safety: one thread per channel at a time.
 /// Example: `kvt_channel_close(channel);`
 kvt_status kvt_channel_close(kvt_channel *channel);
+
+/// Set the trace that the calls on a channel belong to from now on. The daemon makes a span of each of their requests, a child of the
+/// caller's span, and sends it to its collector. No effect if the daemon does not trace (`[tracing] endpoint`), or the caller's span
+/// is not sampled.
+///
+/// @param channel  Channel.
+/// @param traceparent  Value of a W3C header `traceparent`. NULL: no trace.
+/// @return `KVT_OK`; `KVT_EINVAL` if it is none: the calls then belong to no trace.
+/// Thread safety: one thread per channel at a time.
+/// Example: `kvt_channel_trace(channel, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");`
+///
+/// Pointers: `traceparent` must be NULL or a string.
+kvt_status kvt_channel_trace(kvt_channel *channel,
+                             const char *traceparent);
 
 /// Make a round trip to the daemon, without effect.
 ///

@@ -1,4 +1,4 @@
-// Shared by the kernels over pages: addresses in parameters, the lane's status word, and directed rounding to binary16.
+// Shared by the kernels over pages: addresses in parameters, the lane's status word, vectors of 16-bit values.
 #pragma once
 
 #include "lib/prelude.cuh"
@@ -31,16 +31,6 @@ KVT_DEVICE u64 base_of(const GatherLayout& layout, u32 index, u64 offset) {
 }
 
 KVT_DEVICE bool is_finite(float x) { return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u; }
-
-// Return the smallest binary16 not below `x`, and the largest not above `x`. Beyond the largest finite value: an infinity.
-KVT_DEVICE u16 f16_up(float x) {
-    const u16 near = from_f32<f16>(x).bits;
-    if (!(to_f32(f16{near}) < x)) {
-        return near;
-    }
-    return near == 0x8000u ? 1u : static_cast<u16>((near & 0x8000u) ? near - 1u : near + 1u);
-}
-KVT_DEVICE u16 f16_down(float x) { return static_cast<u16>(f16_up(-x) ^ 0x8000u); }
 
 // Converts eight 16-bit values of a vector to f32.
 template <class T>

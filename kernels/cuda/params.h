@@ -430,50 +430,6 @@ struct GatherParams {
     u32 reserved;
 };
 
-/// A block to quantise or to dequantise.
-struct QuantItem {
-    /// Added to the bases of the layout of the 16-bit rows.
-    u64 rows;
-    /// Address of the quantised block, 16-byte aligned.
-    u64 image;
-    /// Tokens that count; codes of the others are 0 and their rows are not accessed.
-    u32 tokens;
-    /// 0.
-    u32 reserved;
-};
-
-/// `quantize_*` and `dequantize_*`: convert between 16-bit rows in any layout and quantised blocks (`reference::quant::Image`
-/// describes their layout).
-struct QuantParams {
-    /// Layout of the 16-bit rows.
-    GatherLayout layout;
-    /// `QuantItem[count]`, 8-byte aligned, on the device or in host memory.
-    u64 items;
-    /// Out of `quantize_*`, `u32[count]` on the device: 1 if a block cannot be represented in this codec (a value that is not
-    /// finite, or a range beyond the scale's); its image is then meaningless.
-    u64 refused;
-    /// `u32`: the lane's status word, or 0. While it is set, nothing is written.
-    u64 status;
-    /// Bytes of one layer's image.
-    u64 image_stride;
-    /// Blocks.
-    u32 count;
-    /// Layers of a block.
-    u32 layers;
-    /// Parts of a layer: 2 (keys, then values) or 1 (keys).
-    u32 parts;
-    /// Heads.
-    u32 heads;
-    /// Tokens of a block, at most 128.
-    u32 page_tokens;
-    /// Channels of a head: 32 or a multiple of 64; with values 32, 64, 128 or 256.
-    u32 channels;
-    /// 0: fp8 e4m3, 1: int8, 2: int4.
-    u32 codec;
-    /// 0.
-    u32 reserved;
-};
-
 /// `sketch_build_*`: sketches of sealed pages, byte by byte those of `kvtide_wire::digest::sketch::build`.
 struct SketchBuildParams {
     /// Key of (head, token) at keys + page + head × head_stride + token / tile_tokens × tile_stride + token % tile_tokens ×
@@ -567,8 +523,6 @@ static_assert(sizeof(CrcParams) == 704, "CrcParams is padded otherwise than in R
 static_assert(sizeof(GatherItem) == 16, "GatherItem is padded otherwise than in Rust");
 static_assert(sizeof(GatherLayout) == 24, "GatherLayout is padded otherwise than in Rust");
 static_assert(sizeof(GatherParams) == 96, "GatherParams is padded otherwise than in Rust");
-static_assert(sizeof(QuantItem) == 24, "QuantItem is padded otherwise than in Rust");
-static_assert(sizeof(QuantParams) == 88, "QuantParams is padded otherwise than in Rust");
 static_assert(sizeof(SketchBuildParams) == 80, "SketchBuildParams is padded otherwise than in Rust");
 static_assert(sizeof(SketchItem) == 16, "SketchItem is padded otherwise than in Rust");
 static_assert(sizeof(SketchScoresParams) == 80, "SketchScoresParams is padded otherwise than in Rust");

@@ -256,10 +256,10 @@ mod tests {
 
     fn space(policy: &str) -> SpaceStatus {
         let status = format!(
-            r#"{{"space": 3, "name": "llama", "eviction": {{"configured": "{policy}", "follow": "lru", "content_bytes": 1048576,
-                "contents": 1024, "host": 256, "policies": [["lru", 0.2], ["s3-fifo", 0.25], ["arc", 0.21], ["cost-aware", 0.3]],
-                "curve": [{{"contents": 256, "hits": 0.1}}, {{"contents": 512, "hits": 0.15}}, {{"contents": 2048, "hits": 0.4}},
-                {{"contents": 4096, "hits": null}}, {{"contents": 256, "hits": 0.1}}, {{"contents": 512, "hits": 0.15}}]}}}}"#
+            r#"{{"space": 3, "name": "llama", "eviction": {{"configured": "{policy}", "follow": "lru", "entry_bytes": 1048576,
+                "entries": 1024, "host": 256, "policies": [["lru", 0.2], ["s3-fifo", 0.25], ["arc", 0.21], ["cost-aware", 0.3]],
+                "curve": [{{"entries": 256, "hits": 0.1}}, {{"entries": 512, "hits": 0.15}}, {{"entries": 2048, "hits": 0.4}},
+                {{"entries": 4096, "hits": null}}, {{"entries": 256, "hits": 0.1}}, {{"entries": 512, "hits": 0.15}}]}}}}"#
         );
         serde_json::from_str(&status).unwrap()
     }

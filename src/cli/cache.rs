@@ -1,7 +1,6 @@
 //! `kvtide cache`: what is cached, where it is and who uses it; pins; eviction by hand.
 
 use super::confirm::Confirm;
-use super::prompt;
 use super::status::units::{bytes, duration, percent};
 use super::table::Table;
 use super::waiting::Waiting;
@@ -12,9 +11,9 @@ use kvtide_daemon::error::Error;
 use kvtide_daemon::http::operate::{Done, Found, Match};
 use kvtide_daemon::output;
 use kvtide_daemon::status::{Hits, Snapshot, SpaceStatus};
+use kvtide_types::hash_from_hex;
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Flags of `kvtide cache`.
@@ -32,11 +31,9 @@ enum Command {
     /// Show one space: where its blocks are, its hits, its engines
     #[command(after_help = "Examples:\n  kvtide cache show llama\n  kvtide cache show 1 --json")]
     Show(ShowArgs),
-    /// Find a block by its hash, the blocks of a prompt by their hashes, or spaces and tenants by a part of their name
+    /// Find a block by its hash, or spaces and tenants by a part of their name
     #[command(
-        after_help = "Engines make hashes from token ids, each in its own way. This prints those of a prompt, with the Python of the engine:\n  \
-        python -m kvtide.prompt_hashes vllm --prompt-tokens FILE --block-tokens 16 | kvtide cache search --hashes -\n\n\
-        Examples:\n  kvtide cache search llama\n  kvtide cache search 0123456789abcdef0123456789abcdef --json"
+        after_help = "kvtide why says where the blocks of a prompt are, and why a block is not cached.\n\nExamples:\n  kvtide cache search llama\n  kvtide cache search 0123456789abcdef0123456789abcdef --json"
     )]
     Search(SearchArgs),
     /// Keep a prefix in the cache: the block with this hash and all blocks before it
@@ -84,11 +81,7 @@ struct ShowArgs {
 #[derive(Debug, Args)]
 struct SearchArgs {
     /// Hash of a block (32 hexadecimal digits), or a part of the name of a space or tenant
-    #[arg(required_unless_present = "hashes", conflicts_with = "hashes")]
-    text: Option<String>,
-    /// Show which blocks of a prompt are cached, and where: a file with their hashes, separated by white space (-: stdin)
-    #[arg(long, value_name = "FILE")]
-    hashes: Option<PathBuf>,
+    text: String,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -313,18 +306,19 @@ fn short(seconds: f64) -> String {
 }
 
 fn search(args: &SearchArgs) -> Result<ExitCode, Error> {
-    if let Some(file) = &args.hashes {
-        return prompt::search(file, &args.which, args.json);
-    }
-    let text = args.text.as_deref().unwrap_or_default();
+    let text = &args.text;
     let found: Found = args.which.read(&format!("/v1/cache/search?q={}", encoded(text)), None)?;
     let status = ExitCode::from(if found.matches.is_empty() { output::FAILED } else { 0 });
     if args.json {
         return Ok(output::print_json(&found, status));
     }
     if found.matches.is_empty() {
-        let near = found.near.map_or(String::new(), |near| format!("; did you mean {near:?}?"));
-        output::say(format_args!("kvtide: no cached block, space or tenant matches {text:?}{near}"));
+        let hint = match (found.near, hash_from_hex(text)) {
+            (Some(near), _) => format!("; did you mean {near:?}?"),
+            (None, Some(_)) => format!("; `kvtide why {text}` says why"),
+            (None, None) => String::new(),
+        };
+        output::say(format_args!("kvtide: no cached block, space or tenant matches {text:?}{hint}"));
         return Ok(status);
     }
     let mut lines: String = found.matches.iter().map(shown).collect();

@@ -8,6 +8,7 @@ use kvtide_daemon::check::Report;
 use kvtide_daemon::config::{self, Config, Machine, Overrides, Source};
 use kvtide_daemon::output;
 use kvtide_wire::os::memfd::Reserved;
+use kvtide_wire::os::socket::Socket;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use std::fs::{self, File};
@@ -15,8 +16,6 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Oldest kernel: it tells the process behind a connection (SO_PEERPIDFD).
-const KERNEL: (u32, u32) = (6, 5);
 /// Open files that a daemon with many sessions needs: about one a channel.
 const OPEN_FILES: u64 = 65_536;
 /// A huge page of x86-64, and of AArch64 with base pages of 4 KiB.
@@ -87,8 +86,14 @@ impl Host<'_> {
 
 pub(super) fn run(args: &DoctorArgs) -> ExitCode {
     let host = Host { root: Path::new("/") };
-    let mut checks =
-        vec![kernel(&host), io_uring(&host), huge_pages(&host, why_small()), numa(&host), gpu(&host), open_files()];
+    let mut checks = vec![
+        kernel(&host, names_peers()),
+        io_uring(&host),
+        huge_pages(&host, why_small()),
+        numa(&host),
+        gpu(&host),
+        open_files(),
+    ];
     let overrides = Overrides { nvme_dir: args.nvme_dir.clone(), ..Overrides::default() };
     match Source::new(args.config.clone(), overrides) {
         Err(error) => checks.push(Check::new("memory", Verdict::Fail, error.to_string(), &[])),
@@ -134,29 +139,19 @@ fn text(checks: &[Check]) -> String {
     }
 }
 
-fn kernel(host: &Host<'_>) -> Check {
+/// Return whether the kernel tells the process behind a connection, which the daemon needs at each attach.
+fn names_peers() -> bool {
+    Socket::pair().and_then(|(socket, _peer)| socket.peer_pidfd()).is_ok()
+}
+
+fn kernel(host: &Host<'_>, names_peers: bool) -> Check {
     let release = host.read("proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse::<u32>().ok());
-    let version = numbers.next().zip(numbers.next());
-    let (major, minor) = KERNEL;
-    match version {
-        Some(version) if version >= KERNEL => Check::ok("kernel", release),
-        Some(_) => {
-            let found = format!("{release}: kvtided needs Linux {major}.{minor} or later");
-            Check::new(
-                "kernel",
-                Verdict::Fail,
-                found,
-                &["sudo apt install linux-image-generic-hwe-24.04   # or your distribution's newer kernel"],
-            )
-        }
-        None => Check::new(
-            "kernel",
-            Verdict::Fail,
-            format!("cannot read its version (needed: {major}.{minor})"),
-            &["uname -r"],
-        ),
+    if names_peers {
+        return Check::ok("kernel", release);
     }
+    let found = format!("{release}: it lacks SO_PEERPIDFD (Linux 6.5), so every attach would fail");
+    let fix = "sudo apt install linux-image-generic-hwe-24.04   # or your distribution's newer kernel";
+    Check::new("kernel", Verdict::Fail, found, &[fix])
 }
 
 fn io_uring(host: &Host<'_>) -> Check {
@@ -452,8 +447,7 @@ mod tests {
             ],
         );
         type Look = fn(&Host<'_>) -> Check;
-        let checks: [(Look, Verdict); 4] =
-            [(kernel, Verdict::Fail), (io_uring, Verdict::Warn), (numa, Verdict::Warn), (gpu, Verdict::Warn)];
+        let checks: [(Look, Verdict); 3] = [(io_uring, Verdict::Warn), (numa, Verdict::Warn), (gpu, Verdict::Warn)];
         for (check, verdict) in checks {
             let (here, there) = (good.check(check), bad.check(check));
             assert_eq!(here.verdict, Verdict::Ok, "{here:?}");
@@ -465,9 +459,11 @@ mod tests {
         assert!(collapsed.verdict == Verdict::Ok && collapsed.found.contains("never"), "{collapsed:?}");
         let small = huge_pages(&here, Some("Invalid argument".to_owned()));
         assert!(small.verdict == Verdict::Warn && small.found.contains("MADV_COLLAPSE: Invalid argument"), "{small:?}");
-        let said = text(&[good.check(kernel), bad.check(kernel)]);
+        let said = text(&[kernel(&here, true), kernel(&there, false)]);
         assert!(
-            said.contains("ok    kernel        6.8.0-45-generic\nFAIL  kernel        5.15.0: kvtided needs Linux 6.5"),
+            said.contains(
+                "ok    kernel        6.8.0-45-generic\nFAIL  kernel        5.15.0: it lacks SO_PEERPIDFD (Linux 6.5)"
+            ),
             "{said}"
         );
         assert!(

@@ -14,13 +14,13 @@ mod drain;
 mod events;
 mod fsck;
 mod manual;
-mod prompt;
 mod purge;
 mod status;
 mod table;
 mod top;
 mod waiting;
 mod which;
+mod why;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use kvtide_bench::{bench, crash_test, demo, replay};
@@ -41,8 +41,11 @@ enum Command {
     #[command(after_help = "Examples:\n  kvtide demo\n  kvtide demo --report demo.html")]
     Demo(demo::Args),
     /// Run the daemon in the foreground
-    #[command(after_help = "Examples:\n  kvtide daemon --config /etc/kvtide/kvtided.toml --check\n  \
-        kvtide daemon --dir /tmp/kvtide --nvme-dir /var/tmp/kvtide --check")]
+    #[command(
+        version,
+        after_help = "Examples:\n  kvtide daemon --config /etc/kvtide/kvtided.toml --check\n  \
+        kvtide daemon --dir /tmp/kvtide --nvme-dir /var/tmp/kvtide --check"
+    )]
     Daemon(DaemonArgs),
     /// Check, show and document the configuration
     Config(config::ConfigArgs),
@@ -54,6 +57,8 @@ enum Command {
     Top(top::TopArgs),
     /// List, search, pin and evict cached blocks
     Cache(cache::CacheArgs),
+    /// Show where the blocks of a prompt are, or why they are not cached
+    Why(why::WhyArgs),
     /// Estimate hit rates for other sizes and policies
     Advise(advise::AdviseArgs),
     /// Print the cached blocks and their changes as lines of JSON
@@ -92,23 +97,16 @@ enum Command {
 const PURPOSES: &[(&str, &[&str])] = &[
     ("Try", &["demo"]),
     ("Run", &["daemon", "config", "doctor"]),
-    ("Look", &["status", "top", "cache", "events", "advise"]),
+    ("Look", &["status", "top", "cache", "why", "events", "advise"]),
     ("Act", &["drain", "reload", "purge"]),
     ("Measure", &["bench", "replay", "crash-test"]),
     ("Repair", &["fsck"]),
     ("Shell", &["completions", "man"]),
 ];
-/// Commands that have another name now.
-const RENAMED: &[(&str, &str)] = &[("check-config", "config check")];
 
 /// Run the tool `kvtide`.
 #[must_use]
 pub fn kvtide() -> ExitCode {
-    let first = std::env::args().nth(1).unwrap_or_default();
-    if let Some((_, now)) = RENAMED.iter().find(|(before, _)| *before == first) {
-        kvtide_daemon::output::say(format_args!("kvtide: `kvtide {first}` is `kvtide {now}` now"));
-        return ExitCode::from(kvtide_daemon::output::USAGE);
-    }
     let parsed = command::parsed(commands().try_get_matches().and_then(|found| Kvtide::from_arg_matches(&found)));
     let command = match parsed {
         Ok(tool) => tool.command,
@@ -121,6 +119,7 @@ pub fn kvtide() -> ExitCode {
         Command::Fsck(args) => fsck::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Cache(args) => cache::run(&args),
+        Command::Why(args) => why::run(&args),
         Command::Advise(args) => advise::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Events(args) => events::run(&args),

@@ -5,7 +5,8 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)] // they panic when the disk behind them is full; `output` does not
 
 pub mod announce;
-pub mod attach;
+pub mod answer;
+mod attach;
 pub mod check;
 pub mod command;
 pub mod config;
@@ -21,5 +22,6 @@ mod session;
 mod space;
 pub mod status;
 mod supervisor;
+mod trace;
 
 pub use error::Error;

@@ -103,10 +103,8 @@ pub struct DiskStatus {
     /// Short completions; the rest was requested again.
     pub short: u64,
     /// Pages compared with their sampled digest before they were written.
-    #[serde(rename = "canary_checked")]
     pub sample_checked: u64,
     /// Pages that differed; they were not written.
-    #[serde(rename = "canary_failed")]
     pub sample_failed: u64,
     /// Pages with a checksum mismatch when read.
     pub checksum_failures: u64,

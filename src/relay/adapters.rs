@@ -3,8 +3,9 @@
 use crate::config;
 use crate::error::Error;
 use crate::places::{self, Places, QUIET, Quiet, Waiting};
-use crate::queue::{Expected, Recall, Share};
+use crate::queue::{Expected, Outcome, Recall, Share};
 use crate::spaces::Spaces;
+use crate::trace::OpenSpan;
 use kvtide_types::Status;
 use kvtide_wire::hello::{
     Answer, Ask, AskHello, AskWelcome, Disconnect, MESSAGE_MAX, Note, QUESTION_HASHES_MAX, QUESTIONS_MAX, ToRelay,
@@ -227,7 +228,8 @@ impl Connection<'_> {
     /// Answer the questions of an engine until it closes the connection.
     async fn answer(&self, AskHello { fingerprint, .. }: AskHello) -> Result<(), End> {
         let wants_notes = self.adapters.spaces.shared.events.of(self.adapters.domain).is_some();
-        self.send(&AskWelcome { wants_notes }.encode())?;
+        let wants_traces = self.adapters.spaces.shared.spans.is_some();
+        self.send(&AskWelcome { wants_notes, wants_traces }.encode())?;
         let (answers, mut answered) = mpsc::channel(QUESTIONS_MAX);
         // They end with the connection.
         let (mut questions, mut open) = (JoinSet::new(), HashMap::new());
@@ -289,8 +291,13 @@ impl Connection<'_> {
             }
             let (domain, spaces, answers) = (self.adapters.domain, Arc::clone(&self.adapters.spaces), answers.clone());
             let id = ask.id;
+            // Here, so that a question that is forgotten at once has one too.
+            let span = spaces.shared.spans.clone().zip(ask.trace).map(|(spans, context)| {
+                let name = &spaces.shared.config.domains[domain].name;
+                OpenSpan::new(spans, context, ask.what, ask.hashes.len(), name)
+            });
             let task = questions.spawn(async move {
-                question(&spaces, domain, fingerprint, ask, &answers).await;
+                question(&spaces, domain, fingerprint, ask, span, &answers).await;
                 id
             });
             open.insert(id, task);
@@ -323,8 +330,16 @@ impl Connection<'_> {
 }
 
 /// Answer a question. No engine waits for an answer after the question's time.
-async fn question(spaces: &Spaces, domain: usize, fingerprint: [u8; 32], ask: Ask, answers: &mpsc::Sender<Answer>) {
-    let domain = Some(spaces.shared.config.domains[domain].name.as_str());
+async fn question(
+    spaces: &Spaces,
+    domain: usize,
+    fingerprint: [u8; 32],
+    ask: Ask,
+    mut span: Option<OpenSpan>,
+    answers: &mpsc::Sender<Answer>,
+) {
+    let name = spaces.shared.config.domains[domain].name.as_str();
+    let domain = Some(name);
     let until = Instant::now() + Duration::from_millis(ask.wait_ms.into());
     let answer = |done, blocks: usize, within: Option<Duration>| {
         let in_us = within.map_or(0, |within| within.as_micros().clamp(1, u32::MAX.into()) as u32);
@@ -332,6 +347,8 @@ async fn question(spaces: &Spaces, domain: usize, fingerprint: [u8; 32], ask: As
     };
     if ask.what == What::Share && ask.hashes.iter().any(|hash| is_local(*hash)) {
         // They stay here, however often it is tried.
+        let missing = Some("stays_on_its_machine");
+        span.iter_mut().for_each(|span| span.ended("Ok", Some(Outcome { missing, ..Outcome::default() })));
         let _ = answers.send(answer(true, 0, None)).await;
         return;
     }
@@ -341,14 +358,16 @@ async fn question(spaces: &Spaces, domain: usize, fingerprint: [u8; 32], ask: As
         // PACE: until the space is served, at most for the time above.
         tokio::time::sleep(LOOK).await;
     }
-    let mut blocks = 0;
+    span.iter_mut().for_each(|span| span.about(spaces.described(name, fingerprint)));
+    let mut ended = |status, outcome| span.iter_mut().for_each(|span| span.ended(status, outcome));
+    let mut outcome = Outcome::default();
     loop {
-        let (done, ended) = oneshot::channel();
+        let (done, answered) = oneshot::channel();
         let hashes = ask.hashes.clone();
         // A space that is not served drops the question, and then nothing of the prefix is promised.
         match ask.what {
             What::Share => {
-                spaces.share(domain, fingerprint, Share { hashes, there: blocks, until, done });
+                spaces.share(domain, fingerprint, Share { hashes, there: outcome.blocks, until, done });
             }
             What::Recall | What::Await => {
                 let (expected, will_be) = oneshot::channel();
@@ -361,18 +380,21 @@ async fn question(spaces: &Spaces, domain: usize, fingerprint: [u8; 32], ask: As
                 }
             }
         }
-        blocks = match tokio::time::timeout_at(until.into(), ended).await {
-            Ok(ended) => ended.unwrap_or(blocks),
-            Err(_) => return,
+        outcome = match tokio::time::timeout_at(until.into(), answered).await {
+            Ok(Ok(next)) => Outcome { brought: outcome.brought + next.brought, ..next },
+            Ok(Err(_)) if spaces.serves(domain, fingerprint) => Outcome { missing: Some("refused"), ..outcome },
+            Ok(Err(_)) => Outcome { missing: Some("not_served"), ..outcome },
+            Err(_) => return ended("TimedOut", None),
         };
         // What is shared may still be on its way into the daemon, or the store may take nothing now; what is awaited, into the store.
         let again = Instant::now() + AGAIN;
-        if ask.what == What::Recall || blocks >= ask.hashes.len() || again >= until {
+        if ask.what == What::Recall || outcome.blocks >= ask.hashes.len() || again >= until {
             break;
         }
         tokio::time::sleep_until(again.into()).await;
     }
-    let _ = answers.send(answer(true, blocks, None)).await;
+    ended("Ok", Some(outcome));
+    let _ = answers.send(answer(true, outcome.blocks, None)).await;
 }
 
 #[cfg(test)]

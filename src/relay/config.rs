@@ -40,6 +40,9 @@ pub struct Config {
     /// HTTP: metrics, recalls, tokens.
     #[serde(default)]
     pub http: Http,
+    /// Traces of engines' questions.
+    #[serde(default)]
+    pub tracing: Tracing,
 }
 
 /// `[daemon]`
@@ -167,6 +170,21 @@ impl Default for Http {
     }
 }
 
+/// `[tracing]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tracing {
+    /// Base URL of an OpenTelemetry collector; empty for none.
+    endpoint: String,
+}
+
+impl Tracing {
+    /// Return the endpoint, if there is one.
+    pub fn endpoint(&self) -> Option<&str> {
+        Some(self.endpoint.as_str()).filter(|endpoint| !endpoint.is_empty())
+    }
+}
+
 /// Read a token file, if only root, this user and the file's group can read or write it.
 pub(crate) fn read_token(path: &Path) -> Result<Token, Error> {
     kvtide_wire::os::token::read_file(path).map_err(|error| Error::Token { path: path.into(), why: error.to_string() })
@@ -231,6 +249,8 @@ impl Config {
             ("copy_out.bytes_per_day", config.copy_out.bytes_per_day.unwrap_or(1 << 20), 1 << 20..=1 << 60),
             ("copy_out.requests_per_day", config.copy_out.requests_per_day.unwrap_or(24), 24..=1 << 40),
         ];
+        let collector = config.tracing.endpoint().map_or(Ok(()), kvtide_trace::check_url);
+        collector.map_err(|expected| wrong(format!("tracing.endpoint: expected {expected}")))?;
         for (key, value, bounds) in bounds {
             if !bounds.contains(&value) {
                 return Err(wrong(format!("{key} = {value}: expected {} to {}", bounds.start(), bounds.end())));
@@ -433,6 +453,7 @@ mod tests {
             (format!("{LEAST}[copy_out]\nbytes_per_day = 7\n"), vec!["copy_out.bytes_per_day = 7", "expected 1048576"]),
             (format!("{LEAST}[copy_out]\nrequests_per_day = 0\n"), vec!["copy_out.requests_per_day = 0"]),
             ("[store]\nurl = \"s3://b\"\n".into(), vec!["missing field `domains`"]),
+            (format!("{LEAST}[tracing]\nendpoint = \"https://h\"\n"), vec!["tracing.endpoint", "a URL with http"]),
         ] {
             let error = parse(&text).unwrap_err();
             assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");

@@ -158,7 +158,7 @@ async fn bring_in(relay: &Relay, ask: Ask) -> Result<Response, Refused> {
         return Err((StatusCode::NOT_FOUND, why.into()));
     }
     let answer = match tokio::time::timeout(wait, brought).await {
-        Ok(Ok(blocks)) => Answer { done: true, blocks: Some(blocks) },
+        Ok(Ok(outcome)) => Answer { done: true, blocks: Some(outcome.blocks) },
         Ok(Err(_)) => {
             return Err((StatusCode::SERVICE_UNAVAILABLE, "too many recalls wait, or the space has closed".into()));
         }
@@ -264,6 +264,14 @@ fn text(relay: &Relay, http: &HttpCounters) -> String {
         (format!("{{reason=\"{name}\"}}"), own.blocks_not_out[reason as usize].load(Ordering::Relaxed))
     });
     family("blocks_not_out_total", "counter", "Blocks not copied to the store, by reason.", not_out.to_vec());
+    let traces = relay.shared.traces.totals();
+    for (name, help, spans) in [
+        ("trace_spans_exported_total", "Spans that the collector took.", traces.exported),
+        ("trace_spans_failed_total", "Spans that the collector did not take.", traces.failed),
+        ("trace_spans_dropped_total", "Spans lost because the queue was full.", traces.dropped),
+    ] {
+        family(name, "counter", help, vec![(String::new(), spans)]);
+    }
     let (bytes, requests) = relay.shared.spending.left();
     for (name, help, left) in [
         ("budget_left_bytes", "Bytes that may be copied to the store now.", bytes),

@@ -67,8 +67,19 @@ pub struct Recall {
     pub fresh: bool,
     /// Receives how many blocks will be cached, and when, once the store has answered which it has.
     pub expected: Option<oneshot::Sender<Expected>>,
-    /// Receives how many of its blocks are cached in the daemon afterwards.
-    pub done: oneshot::Sender<usize>,
+    /// Receives what came of it.
+    pub done: oneshot::Sender<Outcome>,
+}
+
+/// What came of a recall or a share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Blocks of the prefix that are there now: in the daemon, or in the store if it was shared.
+    pub blocks: usize,
+    /// Those that a recall brought from the store.
+    pub brought: usize,
+    /// Why the others are not there.
+    pub missing: Option<&'static str>,
 }
 
 impl Recall {
@@ -96,8 +107,8 @@ pub struct Share {
     pub there: usize,
     /// The answer is of no use later.
     pub until: Instant,
-    /// Receives how many of its blocks the store has afterwards, from the first on.
-    pub done: oneshot::Sender<usize>,
+    /// Receives what came of it.
+    pub done: oneshot::Sender<Outcome>,
 }
 
 /// Last hash and number of blocks of a run.
@@ -291,7 +302,7 @@ impl Queue {
 mod tests {
     use super::*;
 
-    fn recall(hash: u128, done: oneshot::Sender<usize>) -> Recall {
+    fn recall(hash: u128, done: oneshot::Sender<Outcome>) -> Recall {
         Recall { hashes: vec![hash], until: Instant::now(), of_engine: true, fresh: false, expected: None, done }
     }
 
@@ -318,8 +329,9 @@ mod tests {
         let (done, mut asked) = oneshot::channel();
         queue.bring_in(recall(7, done));
         let Some(Job::BringIn(recalled)) = queue.take(go) else { panic!("a recall waits") };
-        recalled.done.send(1).unwrap();
-        assert_eq!(asked.try_recv(), Ok(1));
+        let came = Outcome { blocks: 1, ..Outcome::default() };
+        recalled.done.send(came).unwrap();
+        assert_eq!(asked.try_recv(), Ok(came));
         assert!(matches!(queue.take(go), Some(Job::Share(share)) if share.hashes == [6]));
         assert_eq!(hash(queue.take(go)), 1);
         let waits = {

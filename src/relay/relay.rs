@@ -12,7 +12,9 @@ use crate::space::{Counters, Shared};
 use crate::spaces::Spaces;
 use crate::spending::Spending;
 use crate::store::{ObjectStore, Store, ValkeyConfig, ValkeyStore};
+use crate::trace::Exporter;
 use kvtide_client::{SpaceChange, Watch};
+use kvtide_trace::TraceCounters;
 use kvtide_wire::hello::{RelayState, SpaceOpened};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -49,6 +51,8 @@ pub struct Relay {
     watchers: Vec<JoinHandle<()>>,
     listen: SocketAddr,
     runtime: Option<Runtime>,
+    /// Sends traces to a collector, if there is one.
+    exporter: Option<Exporter>,
 }
 
 impl Relay {
@@ -60,6 +64,8 @@ impl Relay {
         config.shared_keys(path)?;
         http::access(&config.http)?;
         config.domains.iter().filter_map(|domain| domain.events.as_ref()).try_for_each(Events::check)?;
+        let failed = |source| Error::System { action: "export traces", source };
+        config.tracing.endpoint().map_or(Ok(()), kvtide_trace::check).map_err(failed)?;
         config.warnings().iter().for_each(|warning| tracing::warn!("{}: {warning}", path.display()));
         open(config).map(drop)
     }
@@ -92,7 +98,12 @@ impl Relay {
         let access = http::access(&config.http)?;
         let (listener, listen) = http::bind(config.http.listen)?;
         config.warnings().iter().for_each(|warning| tracing::warn!("{}: {warning}", path.display()));
+        let traces = TraceCounters::default();
+        let start = |endpoint: &str| Exporter::start("kvtide-relay", endpoint, traces.clone());
+        let exporter = config.tracing.endpoint().map(start).transpose().map_err(failed("export traces"))?;
         let shared = Shared {
+            spans: exporter.as_ref().map(Exporter::spans),
+            traces,
             events: Arc::new(Domains::open(&config, runtime.handle())?),
             spending: Arc::new(Spending::new(&config.copy_out)),
             config: Arc::new(config),
@@ -111,7 +122,7 @@ impl Relay {
         }
         drop(_entered);
         let domains = spaces.shared.config.domains.len();
-        let mut relay = Relay { over, watchers: Vec::new(), listen, runtime: Some(runtime) };
+        let mut relay = Relay { over, watchers: Vec::new(), listen, runtime: Some(runtime), exporter };
         for domain in 0..domains {
             let watcher = Watcher { spaces: Arc::clone(&spaces), domain, over: Arc::clone(&relay.over) };
             let thread = std::thread::Builder::new().name("kvtide-watch".into()).spawn(move || watcher.run());
@@ -137,6 +148,10 @@ impl Drop for Relay {
         }
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(END);
+        }
+        // Questions end with the runtime, and their spans with them.
+        if let Some(exporter) = self.exporter.take() {
+            exporter.end();
         }
     }
 }

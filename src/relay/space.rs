@@ -6,13 +6,16 @@ use crate::config::{Config, When};
 use crate::endpoint::{Endpoint, LoadError};
 use crate::events::{self, Follower, NoStream};
 use crate::name::{RunName, SharedKey, SpaceKeys};
+use crate::pace::{Pace, Pause};
 use crate::presence::Presence;
-use crate::queue::{Expected, Job, Outgoing, Queue, Recall, Share};
+use crate::queue::{Expected, Job, Outcome, Outgoing, Queue, Recall, Share};
 use crate::run::{BlockKey, Layout, Run, run_blocks, runs_of};
 use crate::spending::Spending;
 use crate::store::{ErrorKind, StoreError};
+use crate::trace::RemoteSpan;
 use bytes::Bytes;
 use kvtide_client::{Channel, Client, Options, SpaceSpec};
+use kvtide_trace::{Spans, TraceCounters};
 use kvtide_types::{FeedEvent, Level, Status};
 use kvtide_wire::geometry::classes;
 use kvtide_wire::hello::{SpaceOpened, is_local};
@@ -41,9 +44,6 @@ const LOOK: Duration = Duration::from_millis(500);
 const STREAM_RETRY: Duration = Duration::from_secs(1);
 /// Times that a run is tried again although the store took others: its object may be the cause.
 const TRIES_MAX: u32 = 3;
-/// Pause after a run that the store did not take, doubled up to a maximum until it takes one.
-const PAUSE_MIN: Duration = Duration::from_millis(500);
-const PAUSE_MAX: Duration = Duration::from_secs(8);
 
 /// Shared by all spaces of a relay.
 #[derive(Clone)]
@@ -64,6 +64,10 @@ pub struct Shared {
     pub events: Arc<events::Domains>,
     /// Budget of copies to the store.
     pub spending: Arc<Spending>,
+    /// Spans of engines' questions, if the relay traces.
+    pub spans: Option<Spans<RemoteSpan>>,
+    /// Counters of spans.
+    pub traces: TraceCounters,
 }
 
 /// Why blocks were not copied to the store.
@@ -83,33 +87,6 @@ impl NotOut {
     /// All reasons with their names in metrics, in the order of their discriminants.
     pub const ALL: [(NotOut, &str); 4] =
         [(NotOut::Gone, "gone"), (NotOut::Store, "store"), (NotOut::Budget, "budget"), (NotOut::Full, "queue_full")];
-}
-
-/// Pause of a space's copies. The breaker alone would not do: a store that answers reads and fails writes keeps it closed.
-#[derive(Debug, Default)]
-struct Pause {
-    until: Option<Instant>,
-    length: Duration,
-    /// Runs that the store took.
-    taken: u64,
-}
-
-impl Pause {
-    fn left(&self) -> Option<Duration> {
-        self.until?.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
-    }
-
-    fn failed(&mut self) {
-        // Copies that were in flight together are one failure.
-        if self.left().is_none() {
-            self.length = (self.length * 2).clamp(PAUSE_MIN, PAUSE_MAX);
-            self.until = Some(Instant::now() + self.length);
-        }
-    }
-
-    fn took_one(&mut self) {
-        *self = Pause { taken: self.taken + 1, ..Pause::default() };
-    }
 }
 
 /// Why one run was not copied.
@@ -245,6 +222,11 @@ impl Space {
         &self.inner.space.name
     }
 
+    /// Return the tokens of a block.
+    pub fn page_tokens(&self) -> u32 {
+        self.inner.space.page_tokens
+    }
+
     /// Return the number of cached blocks by the feed, and of waiting runs and recalls.
     pub fn figures(&self) -> impl FnOnce() -> (usize, usize, usize) + use<> {
         let inner = Arc::clone(&self.inner);
@@ -279,33 +261,6 @@ impl Drop for Space {
                 tracing::error!("space {}: a thread panicked", self.inner.space.name);
             }
         }
-    }
-}
-
-/// Mean time in which a recall brings in a block, over the last few.
-#[derive(Debug, Default)]
-struct Pace(Mutex<Option<(Duration, Instant)>>);
-
-/// Time after which a measurement is not used any more: engines that give up because of a slow one would never cause another.
-const PACE_KEPT: Duration = Duration::from_secs(10);
-
-impl Pace {
-    /// Add a measurement.
-    fn measured(&self, blocks: usize, took: Duration) {
-        let now = took / blocks.max(1) as u32;
-        let mean = self.mean().map_or(now, |before| (7 * before + now) / 8);
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some((mean.max(Duration::from_nanos(1)), Instant::now()));
-    }
-
-    fn mean(&self) -> Option<Duration> {
-        let measured = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        measured.filter(|(_, at)| at.elapsed() < PACE_KEPT).map(|(mean, _)| mean)
-    }
-
-    /// Return the expected time of this number of blocks; `None` without a measurement.
-    fn of(&self, blocks: usize) -> Option<Duration> {
-        self.mean().map(|each| each.saturating_mul(u32::try_from(blocks).unwrap_or(u32::MAX)))
     }
 }
 
@@ -546,7 +501,8 @@ impl Copier {
         let count = share.hashes.len() as u32;
         let next = runs_of(0, count, inner.run_blocks).into_iter().find(|(first, _)| *first as usize >= share.there);
         let Some((first, len)) = next.filter(|_| share.until > Instant::now() && !share.done.is_closed()) else {
-            let _ = share.done.send(share.there);
+            let missing = (share.there < share.hashes.len()).then_some("late");
+            let _ = share.done.send(Outcome { blocks: share.there, brought: 0, missing });
             return;
         };
         let run = &keys_of(&share.hashes)[first as usize..(first + len) as usize];
@@ -566,7 +522,8 @@ impl Copier {
                     Failed::Store(error) => error.to_string(),
                 };
                 tracing::debug!("space {}: a shared run was not copied out: {why}", inner.space.name);
-                let _ = share.done.send(share.there);
+                let missing = Some("not_copied");
+                let _ = share.done.send(Outcome { blocks: share.there, brought: 0, missing });
             }
         }
     }
@@ -650,23 +607,30 @@ impl Copier {
     /// Bring the blocks of a prefix in, as many as the store has and as come in in time, and answer.
     fn bring_in(&mut self, mut recall: Recall) {
         match self.bring_some_in(&mut recall) {
-            Some(cached) => _ = recall.done.send(cached),
+            Some(outcome) => _ = recall.done.send(outcome),
             None => self.inner.queue.bring_in(recall),
         }
     }
 
-    /// Return how many blocks of the prefix are cached in the daemon afterwards; `None`: it gives way to an engine, and has to go on.
-    fn bring_some_in(&mut self, recall: &mut Recall) -> Option<usize> {
+    /// Return what came of it; `None`: it gives way to an engine, and has to go on.
+    fn bring_some_in(&mut self, recall: &mut Recall) -> Option<Outcome> {
         let (inner, expected) = (Arc::clone(&self.inner), recall.expected.take());
         let hashes = &recall.hashes;
         // As the feed tells: a lookup would count as an engine's.
         let mut cached = inner.chains().longest(hashes);
-        if recall.is_over() || hashes.iter().any(|hash| is_local(*hash)) {
-            return Some(cached);
+        let before = cached;
+        let ended = |cached: usize, why| {
+            Some(Outcome { blocks: cached, brought: cached - before, missing: (cached < hashes.len()).then_some(why) })
+        };
+        if recall.is_over() {
+            return ended(cached, "late");
+        }
+        if hashes.iter().any(|hash| is_local(*hash)) {
+            return ended(cached, "stays_on_its_machine");
         }
         let keys = keys_of(hashes);
-        let runs = inner.shared.runtime.block_on(self.runs_in_store(&keys, recall.fresh));
-        let before = cached;
+        let (runs, is_known) = inner.shared.runtime.block_on(self.runs_in_store(&keys, recall.fresh));
+        let absent = if is_known { "not_in_store" } else { "store_failed" };
         let runs = runs.into_iter().filter(|run| run.last().is_some_and(|last| last.index as usize >= before));
         let runs: Vec<Arc<[BlockKey]>> = runs.map(Arc::<[BlockKey]>::from).collect();
         let left: usize = runs.iter().map(|run| run.len()).sum();
@@ -684,13 +648,13 @@ impl Copier {
                 loading.push_back((Arc::clone(&run), shards.collect::<Vec<_>>()));
             }
             if inner.queue.is_over() || recall.is_over() {
-                return Some(cached);
+                return ended(cached, "late");
             }
             if !recall.of_engine && cached > before && inner.queue.has_urgent() {
                 return None;
             }
             let began = Instant::now();
-            let Some((run, shards)) = loading.pop_front() else { return Some(cached) };
+            let Some((run, shards)) = loading.pop_front() else { return ended(cached, absent) };
             let loaded = shards.into_iter().map(|task| inner.shared.runtime.block_on(task));
             // The endpoint logs and counts errors; here they are misses.
             let loaded: Vec<Option<Vec<Bytes>>> = loaded
@@ -712,7 +676,7 @@ impl Copier {
                 .all(|(shard, blocks)| blocks.is_some_and(|blocks| self.store(shard, &run, &blocks)));
             if !stored {
                 // Blocks behind a hole are of no use. The loads that are dropped end at their deadlines.
-                return Some(cached);
+                return ended(cached, "not_brought");
             }
             cached = cached.max(run[run.len() - 1].index as usize + 1);
             add(&inner.shared.counters.blocks_in, run.len());
@@ -721,20 +685,26 @@ impl Copier {
     }
 
     /// Return the runs of a prefix that the store has in all shards, up to the first hole. The last ones may be shorter than those
-    /// of a relay that would write this prefix: another one wrote a shorter or a longer prefix.
-    async fn runs_in_store(&self, keys: &[BlockKey], fresh: bool) -> Vec<Vec<BlockKey>> {
+    /// of a relay that would write this prefix: another one wrote a shorter or a longer prefix. False: the store did not answer.
+    async fn runs_in_store(&self, keys: &[BlockKey], fresh: bool) -> (Vec<Vec<BlockKey>>, bool) {
         let (inner, most) = (&self.inner, self.inner.run_blocks);
         let full = keys.len() as u32 / most;
         let of = |first: u32, len: u32| &keys[first as usize..(first + len) as usize];
         let names: Vec<Vec<RunName>> = (0..full).map(|i| inner.names(of(i * most, most))).collect();
         let found = match fresh {
-            false => inner.shared.presence.longest(&names).await.unwrap_or(0) as u32,
+            false => inner.shared.presence.longest(&names).await,
             true => {
                 let all: Vec<RunName> = names.iter().flatten().cloned().collect();
-                let present = inner.shared.endpoint.present(&all).await.unwrap_or_default();
-                present.chunks(inner.keys.len()).take_while(|shards| shards.iter().all(|there| *there)).count() as u32
+                let present = inner.shared.endpoint.present(&all).await;
+                let whole = |present: &Vec<bool>| {
+                    let shards = present.chunks(inner.keys.len());
+                    shards.take_while(|shards| shards.iter().all(|there| *there)).count()
+                };
+                present.as_ref().map(whole).map_err(Clone::clone)
             }
         };
+        let is_known = found.is_ok();
+        let found = found.unwrap_or(0) as u32;
         let mut runs: Vec<Vec<BlockKey>> = (0..found).map(|i| of(i * most, most).to_vec()).collect();
         // Within the next full run, all aligned runs of powers of two are possible.
         let (first, end) = (found * most, (keys.len() as u32).min((found + 1) * most));
@@ -744,9 +714,9 @@ impl Copier {
             .collect();
         let names: Vec<RunName> = parts.iter().flat_map(|&(at, len)| inner.names(of(at, len))).collect();
         if names.is_empty() {
-            return runs;
+            return (runs, is_known);
         }
-        let Ok(present) = inner.shared.endpoint.present(&names).await else { return runs };
+        let Ok(present) = inner.shared.endpoint.present(&names).await else { return (runs, false) };
         let whole = present.chunks(inner.keys.len()).map(|shards| shards.iter().all(|present| *present));
         let there: Vec<(u32, u32)> =
             parts.iter().copied().zip(whole).filter(|(_, whole)| *whole).map(|(part, _)| part).collect();
@@ -755,7 +725,7 @@ impl Copier {
             runs.push(of(at, len).to_vec());
             at += len;
         }
-        runs
+        (runs, is_known)
     }
 
     /// Store a shard's part of a run in the daemon.

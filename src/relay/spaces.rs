@@ -69,6 +69,14 @@ impl Spaces {
         self.with(domain, fingerprint, |space| space.share(share))
     }
 
+    /// Return the name of the space that a domain's questions about a fingerprint are for, and the tokens of its blocks; `None` if it is
+    /// not served.
+    pub fn described(&self, domain: &str, fingerprint: [u8; 32]) -> Option<(String, u32)> {
+        let mut described = None;
+        self.with(Some(domain), fingerprint, |space| described = Some((space.name().to_owned(), space.page_tokens())));
+        described
+    }
+
     /// Return which domain with KV events a note is for: the one that it names, the only one, or the only one that has a space with this
     /// fingerprint.
     pub fn notes(&self, domain: Option<&str>, fingerprint: [u8; 32]) -> Option<usize> {

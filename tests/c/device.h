@@ -1,5 +1,5 @@
-/* The device resources of an engine: driver functions by name, memory, a stream. The driver is the library in KVTIDE_LIBCUDA,
- * the same that kvtide uses. */
+/* The device resources of an engine: driver functions by name, a stream, pinned memory, graphs. The driver is the library in
+ * KVTIDE_LIBCUDA, the same that kvtide uses. */
 #ifndef KVTIDE_TESTS_DEVICE_H
 #define KVTIDE_TESTS_DEVICE_H
 
@@ -23,18 +23,21 @@
 enum { CUDA_NOT_READY = 600, DEVICE_WAIT_S = 300 };
 
 typedef struct gpu {
-    int (*alloc)(uint64_t *, size_t);
-    int (*release)(uint64_t);
     int (*copy)(uint64_t, uint64_t, size_t, void *);
-    int (*fill)(uint64_t, unsigned char, size_t, void *);
     int (*query)(void *);
     int (*destroy)(void *);
     int (*unregister)(void *);
+    int (*capture)(void *, unsigned);
+    int (*captured)(void *, void **);
+    int (*instantiate)(void **, void *, unsigned long long);
+    int (*launch)(void *, void *);
+    int (*destroy_exec)(void *);
+    int (*destroy_graph)(void *);
     void *stream;
-    uint8_t *pinned; /* all copies go through it, one at a time */
+    uint8_t *pinned; /* copies of pages go through its first half, one at a time; the second half is the program's */
 } gpu;
 
-enum { PINNED_BYTES = 1 << 20 };
+enum { PINNED_BYTES = 1 << 20, PINNED_OWN = PINNED_BYTES / 2 };
 
 static inline void *gpu_symbol(void *library, const char *name) {
     void *found = dlsym(library, name);
@@ -62,13 +65,16 @@ static inline gpu gpu_open(void) {
     GPU_TAKE(push, "cuCtxPushCurrent_v2");
     GPU_TAKE(create, "cuStreamCreateWithPriority");
     GPU_TAKE(host_register, "cuMemHostRegister_v2");
-    GPU_TAKE(g.alloc, "cuMemAlloc_v2");
-    GPU_TAKE(g.release, "cuMemFree_v2");
     GPU_TAKE(g.copy, "cuMemcpyAsync");
-    GPU_TAKE(g.fill, "cuMemsetD8Async");
     GPU_TAKE(g.query, "cuStreamQuery");
     GPU_TAKE(g.destroy, "cuStreamDestroy_v2");
     GPU_TAKE(g.unregister, "cuMemHostUnregister");
+    GPU_TAKE(g.capture, "cuStreamBeginCapture_v2");
+    GPU_TAKE(g.captured, "cuStreamEndCapture");
+    GPU_TAKE(g.instantiate, "cuGraphInstantiateWithFlags");
+    GPU_TAKE(g.launch, "cuGraphLaunch");
+    GPU_TAKE(g.destroy_exec, "cuGraphExecDestroy");
+    GPU_TAKE(g.destroy_graph, "cuGraphDestroy");
     void *context;
     CUDA(init(0));
     CUDA(retain(&context, 0));
@@ -100,23 +106,15 @@ static inline void gpu_close(gpu *g) {
     CHECK(munmap(g->pinned, PINNED_BYTES) == 0);
 }
 
-/* Return new memory filled with a byte that no result contains by chance. */
-static inline uint64_t gpu_memory(const gpu *g, size_t bytes) {
-    uint64_t at;
-    CUDA(g->alloc(&at, bytes));
-    CUDA(g->fill(at, 0x7b, bytes, g->stream));
-    return at;
-}
-
 static inline void gpu_put(const gpu *g, uint64_t to, const void *from, size_t bytes) {
-    CHECK(bytes <= PINNED_BYTES);
+    CHECK(bytes <= PINNED_OWN);
     gpu_wait(g);
     memcpy(g->pinned, from, bytes);
     CUDA(g->copy(to, (uint64_t)(uintptr_t)g->pinned, bytes, g->stream));
 }
 
 static inline void gpu_get(const gpu *g, void *to, uint64_t from, size_t bytes) {
-    CHECK(bytes <= PINNED_BYTES);
+    CHECK(bytes <= PINNED_OWN);
     gpu_wait(g);
     CUDA(g->copy((uint64_t)(uintptr_t)g->pinned, from, bytes, g->stream));
     gpu_wait(g);

@@ -49,6 +49,9 @@ static void sequences(engine *e) {
     OK(kvt_channel_drop_seq(c, t.seq));
     FAILS(kvt_channel_drop_seq(c, t.seq), KVT_ENOTFOUND, "drop");
     OK(kvt_channel_nop(c, 0)); /* after the daemon's answer the slot is free again */
+    OK(kvt_channel_trace(c, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"));
+    FAILS(kvt_channel_trace(c, "00-4bf9-00f0-01"), KVT_EINVAL, "traceparent");
+    OK(kvt_channel_trace(c, NULL));
 
     /* More sequences than the options allow. */
     uint32_t seqs[SEQS_MAX];

@@ -2,10 +2,8 @@
 #include "kvtide.h"
 #include "kvtide_cuda.h"
 #include "kvtide_paged.h"
-#include "kvtide_wire.h"
 
 static_assert(sizeof(kvt_status) == 4 && sizeof(kvt_level) == 4, "codes are 32 bits wide in both languages");
-static_assert(alignof(kvt_wire_submission) == 64, "alignment");
 
 int main() {
     kvt_options options{};

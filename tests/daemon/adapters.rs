@@ -4,6 +4,7 @@ use crate::blocks::{attach, hashes, load, store};
 use crate::nvme::Dir;
 use crate::relay::with_relays;
 use crate::shared::{Engine, configuration, found, until_metric, until_served};
+use crate::trace::{Collector, OK, TOKENS, context};
 use crate::{BOUND, daemon};
 use kvtide_bench::private_daemon::PrivateDaemon;
 use kvtide_client::{Client, Options, Progress, Relay as Questions, SpaceSpec};
@@ -17,6 +18,8 @@ use kvtide_wire::hello::{
 };
 use kvtide_wire::os::socket::Socket;
 use kvtide_wire::status::Status;
+use kvtide_wire::trace::TraceContext;
+use serde_json::Value as Json;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -105,6 +108,67 @@ fn an_engine_shares_a_prefix_and_another_machine_recalls_it() {
     // A prefix that is longer than one message, of which the store has a part.
     let long = [hashes(2, 40), (1..=2000).map(|hash| hash << 64).collect()].concat();
     assert_eq!(recall(&mut recalling, &long, BOUND), Progress::Done(40));
+}
+
+/// The spans of a request's questions: what came from the store, and why the rest did not.
+#[test]
+fn questions_of_a_traced_request_have_spans() {
+    let (collector, dir) = (Collector::of("kvtide-relay", OK), Dir::new());
+    let (mut first, second) = (Machine::new(&dir, "a.sock"), Machine::new(&dir, "b.sock"));
+    let relays = [first.relay(&dir, &collector.config()), second.relay(&dir, &collector.config())];
+    let (mut sharing, mut recalling) = (first.questions(), second.questions());
+    store(&mut first.engine.1, &mut first.engine.2, 1, 64, Level::Published);
+    // The relay's first message says that it traces.
+    let is_known = |questions: &mut Questions| {
+        let deadline = Instant::now() + BOUND;
+        while !questions.traces() {
+            assert!(Instant::now() < deadline, "{:?}", questions.trouble());
+            std::thread::yield_now();
+        }
+    };
+    is_known(&mut sharing);
+    is_known(&mut recalling);
+    let span = |number: u64| {
+        let (span, attributes) = collector.next();
+        let TraceContext { trace, parent } = context(number);
+        assert_eq!(
+            (&*span.name, span.trace_id, span.parent_span_id),
+            ("remote", trace.to_be_bytes().to_vec(), parent.to_be_bytes().to_vec())
+        );
+        let domain = attributes["domain"].as_str();
+        assert_eq!((attributes["space"].as_str(), domain), (Some("blocks"), Some("a")), "{attributes:?}");
+        ["question", "status", "asked_tokens", "hit_tokens", "hit_tokens_remote", "miss_reason"]
+            .map(|key| attributes.get(key).map_or_else(String::new, ToString::to_string).replace('"', ""))
+    };
+    let tokens = |blocks: u32| (blocks * TOKENS).to_string();
+    sharing.trace(Some(context(1)));
+    let shared = sharing.share(&hashes(1, 64), BOUND).unwrap();
+    assert_eq!(answer(&mut sharing, shared), Progress::Done(64));
+    assert_eq!(span(1), ["share", "Ok", &tokens(64), &tokens(64), "0", ""]);
+    recalling.trace(Some(context(2)));
+    let long = [hashes(1, 64), hashes(2, 8)].concat();
+    assert_eq!(recall(&mut recalling, &long, BOUND), Progress::Done(64));
+    assert_eq!(span(2), ["recall", "Ok", &tokens(72), &tokens(64), &tokens(64), "not_in_store"]);
+    recalling.trace(None);
+    assert_eq!(recall(&mut recalling, &long, BOUND), Progress::Done(64));
+    // One that nobody waits for any more.
+    recalling.trace(Some(context(3)));
+    let forgotten = recalling.await_shared(&hashes(7, 8), BOUND).unwrap();
+    recalling.forget(forgotten);
+    let (forgotten, attributes) = collector.next();
+    assert_eq!(forgotten.trace_id, context(3).trace.to_be_bytes());
+    assert_eq!((&attributes["status"], attributes.get("hit_tokens")), (&Json::from("Forgotten"), None));
+    // Of both relays, and only those.
+    relays
+        .iter()
+        .zip([1, 2])
+        .for_each(|(relay, spans)| until_metric(relay.listen(), "trace_spans_exported_total", spans));
+    drop(relays);
+    while recalling.recall(&long, BOUND).is_some() {}
+    assert!(
+        !recalling.traces() && !recalling.wants_notes(),
+        "what it wants is known, whether the next one traces is not"
+    );
 }
 
 /// Blocks with marked hashes are neither copied out nor shared.
@@ -206,7 +270,7 @@ fn a_recall_says_what_it_expects() {
     let mut expected = Vec::new();
     for prefix in 1..=2u32 {
         let (what, hashes) = (What::Recall, hashes(prefix.into(), 32));
-        send(&Ask { id: prefix, what, wait_ms: 60_000, more: false, hashes }.encode().unwrap());
+        send(&Ask { id: prefix, what, wait_ms: 60_000, more: false, hashes, trace: None }.encode().unwrap());
         loop {
             match heard(&socket) {
                 FromRelay::Answer(Answer { id, done: true, blocks, .. }) => {
@@ -378,7 +442,9 @@ fn messages_that_make_no_sense_end_their_connection() {
     let machine = Machine::new(&dir, "a.sock");
     let _relay = machine.relay(&dir, "");
     let hello = AskHello { fingerprint: [9; 32], token: None }.encode().to_vec();
-    let ask = |id, more| Ask { id, what: What::Recall, wait_ms: 1, more, hashes: vec![1; 1000] }.encode().unwrap();
+    let ask = |id, more| {
+        Ask { id, what: What::Recall, wait_ms: 1, more, hashes: vec![1; 1000], trace: None }.encode().unwrap()
+    };
     let note = Note { hashes: vec![1], tokens: vec![2; 16], adapter: String::new() }.encode().unwrap();
     let too_long = vec![ask(1, true); 1 + QUESTION_HASHES_MAX / 1000];
     let cases: [(Vec<Vec<u8>>, &str); 6] = [

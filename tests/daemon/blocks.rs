@@ -99,7 +99,9 @@ pub fn attach_model(
     let plane = |page_bytes| Plane::full(page_bytes);
     let planes = PAGE_BYTES.map(plane).to_vec();
     let space = SpaceSpec { name: "blocks".into(), fingerprint: [model; 32], page_tokens: 16, planes, shards, shard };
-    let client = Client::attach(Options { token_file, ..Options::new(socket.into(), space, vec![0, 0]) }).unwrap();
+    let identity = format!(r#"{{"model":"{model}","dtype":"bf16"}}"#);
+    let options = Options { token_file, identity, ..Options::new(socket.into(), space, vec![0, 0]) };
+    let client = Client::attach(options).unwrap();
     let channel = client.channel(0).unwrap();
     let mut memory = Memory::new(blocks);
     let pieces = memory.pieces();

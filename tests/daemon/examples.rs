@@ -53,6 +53,8 @@ fn every_command_has_two_examples_that_work() {
     fs::write(&small, "[[tiers.nvme.disks]]\nreserve_free = 0\n").unwrap();
     let trace = scratch.path().join("trace.jsonl");
     fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/corpus/traces/requests"), &trace).unwrap();
+    let hashes = scratch.path().join("hashes");
+    fs::write(&hashes, HASH).unwrap();
     let (store_dir, nvme) = (stopped.store(), scratch.path().join("nvme"));
     let places = [
         ("/etc/kvtide/kvtided.toml", config.to_str().unwrap()),
@@ -61,6 +63,7 @@ fn every_command_has_two_examples_that_work() {
         ("/var/tmp/kvtide", nvme.to_str().unwrap()),
         ("/tmp/kvtide", scratch.path().to_str().unwrap()),
         ("trace.jsonl", trace.to_str().unwrap()),
+        ("FILE", hashes.to_str().unwrap()),
         ("llama", "blocks"),
         ("600", "0"),
     ];

@@ -102,7 +102,7 @@ fn what_is_given_up_is_told_and_never_read_wrong() {
     let seq = engine.write();
     assert_eq!(engine.step(seq, |_| true), Ok(BLOCKS * u32::from(PLANES)), "exact: no page is dropped");
     engine.channel.contract(seq, Contract::Approx { permille: 250 }, BOUND).unwrap();
-    let retired = |status: &serde_json::Value| status["spaces"][0]["core"]["retired"].as_u64();
+    let retired = |status: &serde_json::Value| status["spaces"][0]["core"]["pages_discarded"].as_u64();
     let mut steps = 0;
     let given_up = loop {
         // Attention is on the same few pages for a while, then on others.

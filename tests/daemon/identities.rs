@@ -1,7 +1,7 @@
 //! An engine whose fingerprint has no blocks gets the identity of the last engine of its name that has some.
 
 use crate::nvme::{Dir, nvme_options};
-use crate::{BOUND, daemon};
+use crate::{BOUND, daemon, until_status};
 use kvtide_bench::private_daemon::PrivateDaemon;
 use kvtide_client::{Channel, Client, Options, SpaceSpec};
 use kvtide_wire::entry::Level;
@@ -45,15 +45,22 @@ impl Engine {
 
 #[test]
 fn only_an_engine_without_blocks_gets_the_identity_of_one_with_blocks() {
-    let daemon = daemon("");
-    let socket = daemon.socket();
+    let mut daemon = daemon("");
+    let socket = &daemon.socket().to_owned();
+    let mut spaces_are = |count| {
+        until_status(&mut daemon, "the spaces without blocks have ended", |status| {
+            status["spaces"].as_array().unwrap().len() == count
+        });
+    };
     let mut first = Engine::attach(socket, "model", 1);
     assert_eq!(first.other(), None, "no engine attached before");
     assert_eq!(Engine::attach(socket, "model", 2).other(), None, "the first engine has no blocks");
     first.store(Level::Published);
+    spaces_are(1);
     let mut second = Engine::attach(socket, "model", 2);
     assert_eq!(second.other(), Some("model 1"));
     assert_eq!(Engine::attach(socket, "another", 3).other(), None, "no engine of this name has blocks");
+    spaces_are(2);
     assert_eq!(Engine::attach(socket, "model", 1).other(), None, "it has blocks of its own");
     second.store(Level::Published);
     assert_eq!(Engine::attach(socket, "model", 2).other(), None, "it has blocks of its own by now");

@@ -32,7 +32,7 @@ fn flip_host_memory() -> usize {
 }
 
 fn sample(status: &Value, what: &str) -> u64 {
-    status["spaces"].as_array().unwrap().iter().map(|space| total(space, &format!("/canary/{what}"))).sum()
+    status["spaces"].as_array().unwrap().iter().map(|space| total(space, &format!("/sample/{what}"))).sum()
 }
 
 /// Read a sequence in one step. Return the error if a page cannot be read; panic on wrong bytes.

@@ -44,8 +44,10 @@ mod tenants;
 mod threads;
 mod tokens;
 mod tool;
+mod trace;
 mod vanished;
 mod warm;
+mod why;
 
 use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use serde_json::Value;

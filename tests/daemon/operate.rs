@@ -22,13 +22,13 @@ use std::time::Duration;
 const TOKENS: u64 = 16;
 
 /// Run the tool against the daemon of a socket.
-fn kvtide(socket: &Path, args: &[&str]) -> Output {
+pub fn kvtide(socket: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvtide"));
     command.args(args).env("KVTIDE_SOCKET", socket).stdin(Stdio::null()).output().unwrap()
 }
 
 /// Do the same; return the JSON that it printed with `--json`. It must exit with `status`.
-fn told(socket: &Path, args: &[&str], status: i32) -> Value {
+pub fn told(socket: &Path, args: &[&str], status: i32) -> Value {
     let ended = kvtide(socket, &[args, &["--json"]].concat());
     let said = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(status), "{args:?}: {said}{}", String::from_utf8_lossy(&ended.stdout));
@@ -44,7 +44,7 @@ fn failed(socket: &Path, args: &[&str], status: i32) -> String {
     String::from_utf8(ended.stderr).unwrap()
 }
 
-fn hex(prefix: u128, block: u128) -> String {
+pub fn hex(prefix: u128, block: u128) -> String {
     hash_hex(prefix << 64 | block)
 }
 
@@ -113,7 +113,7 @@ fn the_blocks_of_a_prompt_are_found_by_their_hashes() {
     };
     // More than one request has.
     write(1, 1..=600);
-    let found = told(socket, &["cache", "search", "--hashes", path], 0);
+    let found = told(socket, &["why", "--hashes", path], 0);
     let space = &found["spaces"][0];
     assert_eq!((&found["blocks"], &space["prefix_blocks"], &space["name"]), (&600.into(), &8.into(), &"blocks".into()));
     let blocks = space["blocks"].as_array().unwrap();
@@ -123,29 +123,34 @@ fn the_blocks_of_a_prompt_are_found_by_their_hashes() {
     told(socket, &["cache", "pin", &hex(1, 2)], 0);
     told(socket, &["cache", "evict", "--yes", &hex(1, 5)], 0);
     let mut piped = Command::new(env!("CARGO_BIN_EXE_kvtide"));
-    piped.args(["cache", "search", "--hashes", "-"]).env("KVTIDE_SOCKET", socket);
+    piped.args(["why", "--hashes", "-"]).env("KVTIDE_SOCKET", socket);
     let ended = piped.stdin(fs::File::open(&file).unwrap()).output().unwrap();
-    assert_eq!(
-        String::from_utf8(ended.stdout).unwrap(),
-        "space 1 blocks  (tenant default)\n  prefix     4 of 600 blocks are cached\n  1-2        host, nvme, pinned\n  \
-         3-4        host, nvme\n  5-600      not cached\n"
-    );
+    let said = String::from_utf8(ended.stdout).unwrap();
+    for part in [
+        "space 1 blocks  (tenant default)\n  prefix     4 of 600 blocks are cached\n  1-2        host, nvme, pinned\n  3-4        host, nvme\n",
+        "\n  5-8        not cached: evicted from NVMe ",
+        " ago: an operator evicted it, by kvtide cache evict or clear\n  9-600      not cached: no engine has stored it in the last ",
+    ] {
+        assert!(said.contains(part), "{part} is not in:\n{said}");
+    }
     write(2, 1..=3);
-    let none = failed(socket, &["cache", "search", "--hashes", path], 1);
-    assert!(none.contains("no space has any of these 3 blocks") && none.contains("seed"), "{none}");
-    assert_eq!(told(socket, &["cache", "search", "--hashes", path], 1)["spaces"], json!([]));
+    let none = kvtide(socket, &["why", "--hashes", path]);
+    let said = String::from_utf8(none.stdout).unwrap();
+    let title = "space 1 blocks  (tenant default): no engine has stored these blocks in the last ";
+    assert!(none.status.code() == Some(1) && said.starts_with(title) && said.contains("seed"), "{said}");
+    assert_eq!(told(socket, &["why", "--hashes", path], 1)["spaces"][0]["blocks"], json!([]));
     // What is no list of hashes.
-    let empty = failed(socket, &["cache", "search", "--hashes", "-"], 1);
+    let empty = failed(socket, &["why", "--hashes", "-"], 1);
     assert!(empty.contains("stdin: it has no hashes"), "{empty}");
     fs::write(&file, "1 2 3").unwrap();
-    let tokens = failed(socket, &["cache", "search", "--hashes", path], 1);
+    let tokens = failed(socket, &["why", "--hashes", path], 1);
     assert!(
         tokens.contains(&format!("{path}: hash 1 is \"1\"")) && tokens.contains("kvtide.prompt_hashes"),
         "{tokens}"
     );
-    let missing = failed(socket, &["cache", "search", "--hashes", &format!("{path}.none")], 1);
+    let missing = failed(socket, &["why", "--hashes", &format!("{path}.none")], 1);
     assert!(missing.contains(&format!("cannot read the hashes: {path}.none: No such file")), "{missing}");
-    for usage in [&["cache", "search"][..], &["cache", "search", "llama", "--hashes", path]] {
+    for usage in [&["why"][..], &["why", "llama", "--hashes", path], &["cache", "search"]] {
         failed(socket, usage, 2);
     }
 }
@@ -330,7 +335,7 @@ fn actions_over_an_address_need_the_operators_token() {
     assert!(code == 400 && answer["error"].as_str().unwrap().contains("32 hexadecimal digits"), "{code} {answer}");
     assert_eq!(post(address, "/v1/cache/evict", Some(secret), &json!({ "hsah": "x" })).0, 400);
     assert_eq!(
-        post(address, "/v1/cache/locate", None, &json!({ "hashes": [hex(1, 3)] })).0,
+        post(address, "/v1/cache/why", None, &json!({ "hashes": [hex(1, 3)] })).0,
         401,
         "a hash confirms a prompt"
     );
@@ -339,10 +344,10 @@ fn actions_over_an_address_need_the_operators_token() {
         (json!([]), "0 were sent; a request has 1 to 256"),
         (json!(vec![hex(1, 3); 257]), "257 were sent"),
     ] {
-        let (code, answer) = post(address, "/v1/cache/locate", Some(secret), &json!({ "hashes": hashes }));
+        let (code, answer) = post(address, "/v1/cache/why", Some(secret), &json!({ "hashes": hashes }));
         assert!(code == 400 && answer["error"].as_str().unwrap().contains(part), "{code} {answer}");
     }
-    let (code, answer) = post(address, "/v1/cache/locate", Some(secret), &json!({ "hashes": [hex(1, 3)] }));
+    let (code, answer) = post(address, "/v1/cache/why", Some(secret), &json!({ "hashes": [hex(1, 3)] }));
     assert_eq!((code, &answer["spaces"]), (200, &json!([])));
     assert_eq!(get(address, "/v1/cache/search?q=default").0, 200, "names need no token on this machine");
     assert_eq!(get(address, &format!("/v1/cache/search?q={}", hex(1, 3))).0, 401, "a hash confirms a prompt");

@@ -4,9 +4,10 @@ use crate::raw::{Raw, hello};
 use crate::{BOUND, daemon, options, sessions, until_status};
 use kvtide_bench::private_daemon::PrivateDaemon;
 use kvtide_wire::error::Error;
-use kvtide_wire::hello::{FromDaemon, Hello, Welcome};
+use kvtide_wire::hello::{FromDaemon, Hello, Protocol, Welcome};
+use kvtide_wire::layout::VERSION;
 use kvtide_wire::os::session::attach;
-use kvtide_wire::os::socket::Socket;
+use kvtide_wire::os::socket::{FDS_MAX, Socket};
 use kvtide_wire::status::Status;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -21,7 +22,7 @@ fn answer(path: &Path, bytes: &[u8]) -> Welcome {
     let socket = Socket::connect(path).unwrap();
     socket.send(bytes, &[]).unwrap();
     let mut buffer = vec![0; 16384];
-    let (len, _) = socket.receive_within(&mut buffer, 0, BOUND).unwrap();
+    let (len, _) = socket.receive_within(&mut buffer, FDS_MAX, BOUND).unwrap();
     let FromDaemon::Welcome(welcome) = FromDaemon::decode(&buffer[..len]).unwrap() else { panic!("not a welcome") };
     welcome
 }
@@ -102,15 +103,19 @@ fn a_user_whom_the_sockets_mode_keeps_out_gets_the_systems_error() {
 }
 
 #[test]
-fn another_version_is_told_both() {
+fn a_client_of_another_release_is_served_if_a_version_is_in_common() {
     let daemon = daemon("");
     let mut bytes = hello().encode().unwrap();
-    let other = kvtide_wire::hello::version() + 1;
-    bytes[4..8].copy_from_slice(&other.to_le_bytes());
+    // Its newest version is ours and the next one; and it is from before versions were agreed on.
+    for (newest, features) in [(VERSION as u16 + 1, !0 >> 16), (0, 0)] {
+        bytes[16..24].copy_from_slice(&(u64::from(newest) << 48 | features).to_le_bytes());
+        let welcome = answer(daemon.socket(), &bytes);
+        assert_eq!((welcome.status, welcome.protocol), (Status::Ok, Protocol::ours(0)), "{}", welcome.text);
+    }
+    bytes[4..8].copy_from_slice(&(VERSION + 1).to_le_bytes());
     let welcome = answer(daemon.socket(), &bytes);
     assert_eq!(welcome.status, Status::Version);
-    let both = format!("client {other}, daemon {}", kvtide_wire::hello::version());
-    assert!(welcome.text.contains(&both), "{}", welcome.text);
+    assert!(welcome.text.contains("install a newer kvtide on this side"), "{}", welcome.text);
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn count(status: &Value, name: &str) -> u64 {
 /// Return faults, pages loaded by steps or faults, and outcomes of the pages loaded for queued sequences.
 fn figures(daemon: &mut PrivateDaemon) -> (u64, u64, [u64; 4]) {
     let status = daemon.status().unwrap();
-    let outcomes = ["used", "late", "missed", "wasted"].map(|what| count(&status, &format!("intent_{what}")));
+    let outcomes = ["used", "late", "missed", "wasted"].map(|what| count(&status, &format!("scheduled_{what}")));
     (count(&status, "faults"), waited_for(&status), outcomes)
 }
 
@@ -58,13 +58,13 @@ fn a_queued_request_finds_its_prefix_in_tier_0() {
     // The running request is almost done, so the queued one is due much sooner.
     channel.park(queued, Duration::from_millis(500)).unwrap();
     until_status(&mut daemon, "the whole prefix is loaded", |status| {
-        count(status, "intent_loads") == PAGES
+        count(status, "scheduled_loads") == PAGES
             && status["spaces"][0]["core"]["host_to_tier0"]["pages"][Reason::Scheduled as usize] == PAGES
     });
     channel.resume(queued, BOUND).unwrap();
     read(&mut lane, queued, BLOCKS);
     // The core learns of the end of a step asynchronously.
-    until_status(&mut daemon, "its pages are counted", |status| count(status, "intent_used") == PAGES);
+    until_status(&mut daemon, "its pages are counted", |status| count(status, "scheduled_used") == PAGES);
     assert_eq!(figures(&mut daemon), (faults, waited, [PAGES, 0, 0, 0]), "its step waited for no load");
     channel.drop_seq(queued).unwrap();
     // A request without announcement waits for all of its pages.

@@ -4,7 +4,7 @@ use crate::BOUND;
 use kvtide_wire::entry::{Completion, Job, JobDone, JobKind, NONE_U32, Op, Submission};
 use kvtide_wire::error::Error;
 use kvtide_wire::geometry::Plane;
-use kvtide_wire::hello::{Disconnect, FromDaemon, Hello, MESSAGE_MAX, Slab};
+use kvtide_wire::hello::{Disconnect, FromDaemon, Hello, MESSAGE_MAX, Protocol, Slab};
 use kvtide_wire::lists::List;
 use kvtide_wire::os::poll::readable;
 use kvtide_wire::os::session::{EngineSide, attach};
@@ -26,7 +26,7 @@ const NAP: Duration = Duration::from_millis(50);
 /// Return the usual handshake message of a raw engine.
 pub fn hello() -> Hello {
     Hello {
-        features: 0,
+        protocol: Protocol::ours(0),
         name: "raw".into(),
         fingerprint: [1; 32],
         identity: String::new(),
@@ -91,7 +91,7 @@ impl Raw {
         // A plain `dup` is not close-on-exec.
         let mut copies: Vec<OwnedFd> = fds.iter().map(|fd| rustix::io::dup(fd).unwrap()).collect();
         copies.push(rustix::io::dup(&socket).unwrap());
-        let side = EngineSide::new(&welcome.limits.unwrap(), fds).unwrap();
+        let side = EngineSide::new(&welcome.limits.unwrap(), welcome.protocol.version, fds).unwrap();
         (
             Raw {
                 socket,
@@ -203,7 +203,7 @@ impl Raw {
         }
     }
 
-    fn read_socket(&mut self) {
+    pub fn read_socket(&mut self) {
         let mut buffer = vec![0; MESSAGE_MAX];
         while !self.closed {
             match self.socket.receive(&mut buffer, 1) {

@@ -113,7 +113,7 @@ fn what_waits_for_the_write_budget_is_written_at_a_clean_stop() {
     assert_eq!(refused.map_err(|error| error.status()), Err(Status::OverBudget));
     let until = Instant::now() + BOUND;
     let has_room = |budget: &serde_json::Value| budget["left_bytes"].as_u64() >= Some(u64::from(BLOCKS) * 3 * 4096);
-    while !has_room(&daemon.status().unwrap()["spaces"][0]["endurance"]) {
+    while !has_room(&daemon.status().unwrap()["spaces"][0]["budget"]) {
         assert!(Instant::now() < until);
     }
     daemon.stop().unwrap();

@@ -7,6 +7,7 @@ use crate::threads::Stopped;
 use kvtide_wire::entry::Op;
 use kvtide_wire::status::Status;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -93,8 +94,11 @@ const CALLS: [&str; 11] = [
     "madvise",
 ];
 
+/// Those of io_uring.
+const IO_URING: [&str; 3] = ["io_uring_setup", "io_uring_enter", "io_uring_register"];
+
 #[test]
-fn the_filter_of_system_calls_lets_disks_work() {
+fn the_filters_of_system_calls_let_disks_work() {
     let listed = Command::new("systemd-analyze").args(["syscall-filter", "--no-pager"]).output();
     let listed = match listed {
         Ok(output) if output.status.success() => String::from_utf8(output.stdout).unwrap(),
@@ -130,6 +134,19 @@ fn the_filter_of_system_calls_lets_disks_work() {
         assert!(allowed.contains(&call) && !refused.contains(&call), "{call} is not allowed");
     }
     assert!(!allowed.contains(&"reboot") && refused.contains(&"chroot"), "the sets were not read");
+    // The profile of containers allows nothing more.
+    let profile: Value = serde_json::from_str(include_str!("../../configs/kubernetes/prepare/seccomp.json")).unwrap();
+    assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
+    let rules = profile["syscalls"].as_array().unwrap().iter();
+    let named: Vec<&str> =
+        rules.flat_map(|rule| rule["names"].as_array().unwrap()).map(|n| n.as_str().unwrap()).collect();
+    for call in &named {
+        let in_unit = allowed.contains(call) && !refused.contains(call) || IO_URING.contains(call);
+        assert!(in_unit, "{call} is in the profile and not in the unit's filter");
+    }
+    for call in CALLS.iter().chain(&IO_URING).chain(&["mbind", "get_mempolicy"]) {
+        assert!(named.contains(call), "{call} is not in the profile");
+    }
 }
 
 /// A service manager that receives notifications, and the daemon that it started.

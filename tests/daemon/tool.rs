@@ -200,7 +200,9 @@ fn printing<'a>(command: &str, http: &'a str, dir: &'a str) -> Option<Vec<Vec<&'
         // It needs an engine: crate::relay.
         "events" => return None,
         // They need blocks, and change them: crate::operate.
-        "cache show" | "cache pin" | "cache unpin" | "cache evict" | "cache clear" | "drain" | "reload" => return None,
+        "why" | "cache show" | "cache pin" | "cache unpin" | "cache evict" | "cache clear" | "drain" | "reload" => {
+            return None;
+        }
         "fsck" => vec![vec!["fsck", dir], vec!["fsck", "--json", dir]],
         "status" => vec![vec!["status", "--http", http], vec!["status", "--json", "--http", http]],
         "advise" => vec![vec!["advise", "--http", http], vec!["advise", "--json", "--http", http]],

@@ -72,7 +72,7 @@ fn stop(mut daemon: PrivateDaemon) {
 
 /// Return the number of regions with unclaimed data of an earlier run, over all disks.
 fn unclaimed(status: &Value) -> u64 {
-    status["host"]["disks"].as_array().unwrap().iter().map(|disk| total(disk, "/kept")).sum()
+    status["host"]["disks"].as_array().unwrap().iter().map(|disk| total(disk, "/unclaimed")).sum()
 }
 
 #[test]

@@ -10,7 +10,7 @@ pub const KNOWN: &[(&str, &[&[&str]])] = &[
     ("tiering/types/src", &[]),
     ("tiering/format/src", &[]),
     // One object; its inside is to be taken apart.
-    ("tiering/src", &[&["external", "plan", "requests", "sequences", "sessions", "space"]]),
+    ("tiering/src", &[&["block_api", "plan", "requests", "sequences", "sessions", "space"]]),
     ("ffi/wire/src", &[]),
     ("ffi/client/src", &[&["agent", "client", "memory"]]),
     ("ffi/capi/src", &[]),
@@ -19,6 +19,7 @@ pub const KNOWN: &[(&str, &[&[&str]])] = &[
     ("ffi/python/src", &[&["blocks", "channel"], &["cuda", "dlpack"]]),
     ("src/rt", &[]),
     ("src/http", &[]),
+    ("src/trace", &[]),
     ("src/nvme", &[]),
     ("src/relay", &[]),
     // Threads publish what the health monitor reads, and beat its heartbeats.

@@ -1,5 +1,6 @@
 //! Counters of the core, since construction. The daemon reads and exports them.
 
+use kvtide_types::Cause;
 use serde::{Deserialize, Serialize};
 
 /// Why a page moved.
@@ -89,6 +90,9 @@ pub struct Hits {
     pub asked_tokens: u64,
     /// Of those, cached.
     pub found_tokens: u64,
+    /// Lookups that did not find all blocks, by the cause of the first missing one that they named ([`Cause::ALL`]).
+    #[serde(with = "by_cause")]
+    pub missed: [u64; Cause::ALL.len()],
     /// Cached tokens that engines got: copied into their memory, or attached to a sequence.
     pub loaded_tokens: ByTier,
     /// Estimated time to compute the loaded tokens, by `eviction.recompute_tokens_per_s` and their position in the prompt.
@@ -97,14 +101,38 @@ pub struct Hits {
     pub load_us: u64,
 }
 
+/// A list of any length, so that releases with more or fewer causes read each other's status.
+mod by_cause {
+    use kvtide_types::Cause;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(counts: &[u64; Cause::ALL.len()], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(counts)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<[u64; Cause::ALL.len()], D::Error> {
+        let read = Vec::<u64>::deserialize(from)?;
+        let mut counts = [0; Cause::ALL.len()];
+        counts.iter_mut().zip(read).for_each(|(count, read)| *count = read);
+        Ok(counts)
+    }
+}
+
 impl Hits {
     /// Add the figures of another session or space.
     pub fn add(&mut self, more: &Hits) {
-        let Hits { asked_tokens, found_tokens, loaded_tokens: ByTier { tier0, host, nvme }, recompute_us, load_us } =
-            *more;
+        let Hits {
+            asked_tokens,
+            found_tokens,
+            missed,
+            loaded_tokens: ByTier { tier0, host, nvme },
+            recompute_us,
+            load_us,
+        } = *more;
         // Engines say how many blocks they ask for: a hostile one cannot make a sum overflow.
         self.asked_tokens = self.asked_tokens.saturating_add(asked_tokens);
         self.found_tokens = self.found_tokens.saturating_add(found_tokens);
+        self.missed.iter_mut().zip(missed).for_each(|(all, more)| *all += more);
         self.loaded_tokens.tier0 += tier0;
         self.loaded_tokens.host += host;
         self.loaded_tokens.nvme += nvme;
@@ -180,7 +208,6 @@ pub struct Counters {
     /// Cached blocks evicted by an operator.
     pub evicted_by_hand: u64,
     /// Pages discarded for good: out of window, or ranked too low with `attention.drop`.
-    #[serde(rename = "retired")]
     pub pages_discarded: u64,
     /// Page faults of lanes.
     pub faults: u64,
@@ -223,22 +250,16 @@ pub struct Counters {
     /// Pages predicted to be read and not loaded, for lack of bandwidth or of a frame.
     pub attention_held: u64,
     /// Pages loaded into tier 0 for queued sequences: parked with a due time.
-    #[serde(rename = "intent_loads")]
     pub scheduled_loads: u64,
     /// Of those, in tier 0 when their sequence was resumed.
-    #[serde(rename = "intent_used")]
     pub scheduled_used: u64,
     /// Pages needed by a queued sequence that were in flight to host or tier 0 when it was resumed.
-    #[serde(rename = "intent_late")]
     pub scheduled_late: u64,
     /// Pages needed by a queued sequence that were neither loaded nor in flight when it was resumed.
-    #[serde(rename = "intent_missed")]
     pub scheduled_missed: u64,
     /// Pages loaded for a queued sequence that left tier 0 before it was resumed.
-    #[serde(rename = "intent_wasted")]
     pub scheduled_wasted: u64,
     /// Times that such a load waited because no frame could be taken.
-    #[serde(rename = "intent_held")]
     pub scheduled_held: u64,
     /// Times that a session's tier 0 grew.
     pub tier0_grown: u64,
@@ -253,7 +274,6 @@ pub struct Counters {
     /// Pages read in place in host memory, through mapped frames.
     pub shown_in_place: u64,
     /// Pages unmapped from mapped frames because host frames were short.
-    #[serde(rename = "windows_shed")]
     pub pages_unmapped: u64,
     /// Leases that expired.
     pub leases_expired: u64,
@@ -288,21 +308,16 @@ pub struct Counters {
     /// Recovered blocks that were refused: no room, or an ancestor is missing.
     pub restore_refused: u64,
     /// Cached blocks dropped because a page on NVMe could not be read back, and their descendants.
-    #[serde(rename = "contents_corrupt")]
     pub entries_corrupt: u64,
     /// Cached blocks dropped because their disk went out of service, without their descendants.
-    #[serde(rename = "contents_gone")]
     pub entries_gone: u64,
     /// Slabs on disks that went out of service.
     pub disks_gone: u64,
     /// Blocks of unreferenced cached blocks on NVMe that became index-only and released their block ids.
-    #[serde(rename = "cooled")]
     pub blocks_dropped: u64,
     /// Index-only cached blocks that were attached and got a block id again.
-    #[serde(rename = "heated")]
     pub blocks_given: u64,
     /// Blocks attached by `AttachPrefix` or a lease.
-    #[serde(rename = "mapped")]
     pub blocks_attached: u64,
     /// Of those, blocks with pages only on NVMe.
     pub nvme_hits: u64,
@@ -323,13 +338,11 @@ pub struct Counters {
     /// Bytes of those blocks.
     pub unwritten_drop_bytes: u64,
     /// Cached blocks used a second time, within the memory of the frequency sketch.
-    #[serde(rename = "second_touches")]
     pub second_uses: u64,
     /// Bytes written to NVMe that admission had reserved.
     pub nvme_bytes_admitted: u64,
     /// Bytes written to NVMe because host memory was short, without a reservation.
     pub nvme_bytes_forced: u64,
     /// Blocks written to another disk than the rest of their prefix chain.
-    #[serde(rename = "runs_spilled")]
     pub chains_overflowed: u64,
 }

@@ -7,11 +7,11 @@
 
 pub mod actions;
 pub mod api;
+mod block_api;
 mod config;
 mod counters;
 mod error;
 pub mod evict;
-mod external;
 mod lists;
 pub mod mutants;
 pub mod node;
@@ -30,6 +30,7 @@ pub use config::Class;
 pub use counters::{ByTier, Counters, Edge, Hits, REASONS, Reason};
 pub use error::Error;
 pub use kvtide_types::geometry::{CLASSES_MAX, FRAME_ALIGN, PLANES_MAX};
+pub use pages::Absence;
 pub use plan::BudgetReport;
 pub use recorder::{Recorder, Recording};
 pub use space::{Amount, Core, EntryStatus, Fill, Occupancy};

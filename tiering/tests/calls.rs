@@ -13,7 +13,7 @@ fn world(tier0: u32) -> World {
 /// Read a page; fault if it is not resident.
 fn read(w: &mut World, seq: SeqId, index: u32, block: BlockId, plane: u16) -> u64 {
     if w.read(0, block, plane).is_none() {
-        w.ok(0, Request::Fault { lane: 0, use_pos: 0, seq, index, plane });
+        w.ok(0, Request::Fault { lane: 0, use_pos: 0, seq, index, plane, whole: false });
     }
     w.read(0, block, plane).unwrap()
 }
@@ -276,7 +276,10 @@ fn declared_pages_are_where_they_were() {
     }
     let second = w.ok(0, declare(1, 9, &[5, NONE])).list[0];
     w.agents.get_mut(&0).unwrap().table.insert((second, 0), 5);
-    assert_eq!(w.call(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: 1, plane: 1 }).status, Status::Lost);
+    assert_eq!(
+        w.call(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: 1, plane: 1, whole: false }).status,
+        Status::Lost
+    );
     assert_eq!(w.core.seq_tokens(0, 0), Some(8));
     // Another sequence that declares the same block shares it.
     w.ok(0, Request::SeqCreate { seq: 1 });
@@ -358,7 +361,10 @@ fn pages_out_of_window_are_discarded_and_bound_what_is_kept() {
         assert!(w.read(0, *block, 0).is_none_or(|c| c == contents[0]));
     }
     assert_eq!(w.core.counters().pages_discarded, 8 + 9);
-    assert_eq!(w.call(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: 2, plane: 1 }).status, Status::Lost);
+    assert_eq!(
+        w.call(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: 2, plane: 1, whole: false }).status,
+        Status::Lost
+    );
     assert_eq!(w.call(0, Request::Truncate { seq: 0, tokens: 36 }).status, Status::Lost, "its window is gone");
     w.ok(0, Request::SeqDrop { seq: 0 });
     assert_eq!(w.core.occupancy().blocks, 0);
@@ -403,7 +409,7 @@ fn shards_are_found_together() {
     assert_eq!(attached.list, [mine[0][0].0, mine[0][1].0], "its own shard's copy");
     // The other replica reads the pages of the first one from host.
     for (i, page) in mine[0].iter().enumerate() {
-        w.ok(2, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: i as u32, plane: 0 });
+        w.ok(2, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: i as u32, plane: 0, whole: false });
         assert_eq!(w.read(2, page.0, 0), Some(page.1[0]));
     }
 }

@@ -45,7 +45,7 @@ fn a_fault_for_a_page_that_stays_until_its_use_asks_for_nothing() {
     let (block, plane, use_pos) = jobs.iter().find_map(|(_, job)| promised(job)).expect("a scan promises frames");
     assert!(w.read(0, block, plane).is_some());
     let index = pages.iter().position(|(b, _)| *b == block).unwrap() as u32;
-    w.ok(0, Request::Fault { lane: 0, use_pos, seq: 0, index, plane });
+    w.ok(0, Request::Fault { lane: 0, use_pos, seq: 0, index, plane, whole: false });
     assert_eq!(w.agents[&0].jobs, jobs, "nothing was called off or asked for");
 }
 
@@ -60,7 +60,7 @@ fn a_fault_is_served_though_every_frame_is_promised_after_later_uses() {
     let (block, contents) = &pages[0];
     assert_eq!(w.read(0, *block, 0), None);
     w.agents.get_mut(&0).unwrap().lanes.insert(0, (STEP, BTreeSet::new()));
-    w.ok(0, Request::Fault { lane: 0, use_pos: STEP, seq: 0, index: 0, plane: 0 });
+    w.ok(0, Request::Fault { lane: 0, use_pos: STEP, seq: 0, index: 0, plane: 0, whole: false });
     assert_eq!(w.read(0, *block, 0), Some(contents[0]));
     assert_eq!(w.core.counters().jobs_canceled, 1);
     // The page taken from the scan is read again.
@@ -69,4 +69,44 @@ fn a_fault_is_served_though_every_frame_is_promised_after_later_uses() {
     for step in 2..5 {
         w.step(0, 0, step, 0, &pages, PLANES);
     }
+}
+
+/// Tier 0 is full, in part of pages of a sequence that the last step read. A lane that keeps every page of a plane until it has all of them
+/// (a device waits for them in its stream) gets them, though the scan lets pages wait for each other's use.
+#[test]
+fn a_lane_that_needs_a_whole_plane_gets_it_while_pages_of_others_fill_tier_0() {
+    let waited: usize = (6..=10).map(whole_planes).sum();
+    assert!(waited > 0, "no page waited for the use of another: the test shows nothing");
+}
+
+/// Take steps of one of two sequences of six pages. Return how many pages waited for the use of another in the same plane.
+fn whole_planes(frames: u32) -> usize {
+    let mut cfg = config(vec![full(4096)]);
+    cfg.policy.scan_frames = 4;
+    let mut w = World::new(cfg);
+    w.attach(0, 1, &[frames]);
+    let texts = [0, 1].map(|seq| {
+        w.ok(0, Request::SeqCreate { seq });
+        w.fill(0, seq, 6, 1)
+    });
+    w.ok(0, Request::Step { lane: 0, step: 1, seqs: &[0, 1] });
+    w.ok(0, Request::StepEnd { lane: 0, step: 1 });
+    let mut waited = 0;
+    for (step, seq) in [(2, 0), (3, 1), (4, 0), (5, 1)] {
+        w.agents.get_mut(&0).unwrap().lanes.insert(0, (step, BTreeSet::new()));
+        w.ok(0, Request::Step { lane: 0, step, seqs: &[seq] });
+        waited +=
+            w.agents[&0].jobs.iter().filter(|(_, job)| promised(job).is_some_and(|(_, _, pos)| pos == step)).count();
+        let pages = &texts[seq as usize];
+        while let Some(at) = pages.iter().position(|(block, _)| w.read(0, *block, 0).is_none()) {
+            w.ok(0, Request::Fault { lane: 0, use_pos: step, seq, index: at as u32, plane: 0, whole: true });
+        }
+        assert!(
+            pages.iter().all(|(block, contents)| w.read(0, *block, 0) == Some(contents[0])),
+            "step {step}, {frames} frames"
+        );
+        w.agents.get_mut(&0).unwrap().lanes.remove(&0);
+        w.ok(0, Request::StepEnd { lane: 0, step });
+    }
+    waited
 }

@@ -3,6 +3,7 @@
 
 mod fake;
 
+mod absences;
 mod admission;
 mod blocks;
 mod calls;

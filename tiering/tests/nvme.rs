@@ -27,7 +27,7 @@ fn what_host_cannot_hold_goes_to_disk_and_comes_back() {
     for (index, (block, contents)) in pages.iter().enumerate() {
         for plane in 0..3u16 {
             if w.read(0, *block, plane).is_none() {
-                w.ok(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: index as u32, plane });
+                w.ok(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: index as u32, plane, whole: false });
             }
             assert_eq!(w.read(0, *block, plane), Some(contents[usize::from(plane)]));
         }
@@ -190,7 +190,7 @@ fn a_page_that_cannot_be_read_back_is_lost_and_nothing_else() {
     let mut w = three_tiers(3, 12, 12, 40);
     let pages = w.fill(0, 0, 20, 3);
     let fault = |w: &mut World, index: u32, plane: u16| {
-        let tag = w.ask_for(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index, plane }, 10_000_000);
+        let tag = w.ask_for(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index, plane, whole: false }, 10_000_000);
         pass_time(w, 100_000);
         w.answer(0, tag).unwrap().status
     };
@@ -231,7 +231,8 @@ fn a_rotten_entry_is_a_miss_with_its_descendants() {
     w.disk.rotten = w.disk.pages.keys().copied().collect();
     let mut lost = 0;
     for index in 0..10 {
-        let tag = w.ask_for(0, Request::Fault { lane: 0, use_pos: 0, seq: 2, index, plane: 0 }, 10_000_000);
+        let tag =
+            w.ask_for(0, Request::Fault { lane: 0, use_pos: 0, seq: 2, index, plane: 0, whole: false }, 10_000_000);
         pass_time(&mut w, 100_000);
         lost += u32::from(w.answer(0, tag).unwrap().status == Status::Lost);
     }
@@ -284,7 +285,7 @@ fn a_tail_resumed_under_a_write_is_written_again() {
     let pages = w.fill(0, 0, 12, 2);
     for plane in 0..2u16 {
         if w.read(0, tail, plane).is_none() {
-            w.ok(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: 0, plane });
+            w.ok(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: 0, plane, whole: false });
         }
         assert_eq!(w.read(0, tail, plane), Some(wrote[usize::from(plane)]));
     }

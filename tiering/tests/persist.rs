@@ -43,7 +43,7 @@ fn check(w: &mut World, blocks: &[u32], pages: &[(BlockId, Vec<u64>)]) {
     for (index, (&block, (_, contents))) in (0u32..).zip(blocks.iter().zip(pages)) {
         for plane in 0..contents.len() as u16 {
             if w.read(0, block, plane).is_none() {
-                w.ok(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index, plane });
+                w.ok(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index, plane, whole: false });
             }
             assert_eq!(w.read(0, block, plane), Some(contents[usize::from(plane)]), "block {index} plane {plane}");
         }
@@ -278,7 +278,7 @@ fn pages_out_of_their_window_are_not_recorded_and_not_there_after_a_restart() {
     let attached = w.ok(0, Request::AttachPrefix { seq: 0, hashes: &h, asked: Some(0) });
     assert_eq!(attached.value, 6);
     check(&mut w, &attached.list, &pages.iter().map(|(b, c)| (*b, vec![c[0]])).collect::<Vec<_>>());
-    let lost = w.call(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: 0, plane: 1 });
+    let lost = w.call(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: 0, plane: 1, whole: false });
     assert_eq!(lost.status, Status::Lost);
 }
 
@@ -345,7 +345,8 @@ fn what_was_only_on_a_disk_that_goes_is_said_to_be_lost() {
     w.fill(0, 0, 20, 2);
     w.eager = false;
     let on_disk = (0..20).find(|&index| {
-        let tag = w.ask_for(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index, plane: 0 }, 60_000_000);
+        let tag =
+            w.ask_for(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index, plane: 0, whole: false }, 60_000_000);
         values(&w, tag).is_none() && !w.disk.flight.is_empty()
     });
     assert!(on_disk.is_some(), "something is on NVMe only");
@@ -367,7 +368,8 @@ fn a_host_copy_that_is_bad_is_read_again_from_nvme() {
     begin(&mut w);
     let attached = w.ok(0, Request::AttachPrefix { seq: 0, hashes: &h, asked: Some(0) });
     w.eager = false;
-    let tag = w.ask_for(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: 0, plane: 0 }, 60_000_000);
+    let tag =
+        w.ask_for(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: 0, plane: 0, whole: false }, 60_000_000);
     let (id, job) = w.agents.get_mut(&0).unwrap().jobs.pop_front().unwrap();
     assert!(matches!(job, Job::CopyIn { .. }), "{job:?}");
     w.fail(0, job);
@@ -391,7 +393,7 @@ fn a_page_that_rots_takes_its_entry_along() {
     let second = *w.log.records.iter().find(|(_, r)| r.hash == h[1]).unwrap().0;
     w.disk.rotten.insert((second.0, second.1, 1));
     let attached = w.ok(0, Request::AttachPrefix { seq: 0, hashes: &h, asked: Some(0) });
-    let lost = w.call(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: 1, plane: 1 });
+    let lost = w.call(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: 1, plane: 1, whole: false });
     assert_eq!(lost.status, Status::Lost);
     check(&mut w, &attached.list[..1], &pages[..1]);
     assert_eq!((w.core.occupancy().published, w.core.counters().entries_corrupt), (1, 1));

@@ -368,7 +368,7 @@ fn what_was_given_up_for_good_is_told_and_not_published() {
     let mut lost = 0;
     for (index, (block, contents)) in e.pages.clone().iter().enumerate() {
         for plane in 0..PLANES {
-            let fault = Request::Fault { lane: 0, use_pos: 0, seq: 0, index: index as u32, plane };
+            let fault = Request::Fault { lane: 0, use_pos: 0, seq: 0, index: index as u32, plane, whole: false };
             match e.w.call(0, fault).status {
                 Status::Ok => assert_eq!(e.w.read(0, *block, plane), Some(contents[usize::from(plane)])),
                 status => {

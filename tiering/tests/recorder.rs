@@ -75,7 +75,7 @@ fn a_recording_over_three_tiers_replays() {
     w.disk.fail_next.extend([Status::Io, Status::TimedOut, Status::Ok]);
     w.disk.rotten = w.disk.pages.keys().copied().filter(|k| k.1 == 0 && k.2 == 0).collect();
     for index in 0..24 {
-        let tag = w.ask(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index, plane: 0 });
+        let tag = w.ask(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index, plane: 0, whole: false });
         while w.answer(0, tag).is_none() {
             w.now = w.core.next_deadline().expect("a fault has a deadline");
             w.event(Event::Tick).unwrap();

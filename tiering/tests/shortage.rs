@@ -68,7 +68,7 @@ fn nobody_waits_for_the_pages_of_a_step_that_is_over() {
     w.eager = false;
     w.ok(0, Request::Step { lane: 0, step: 1, seqs: &[0] });
     w.ok(0, Request::Step { lane: 1, step: 1, seqs: &[] });
-    let fault = |lane| Request::Fault { lane, use_pos: 2, seq: 0, index: 0, plane: 0 };
+    let fault = |lane| Request::Fault { lane, use_pos: 2, seq: 0, index: 0, plane: 0, whole: false };
     let (over, open) = (w.ask(0, fault(0)), w.ask(0, fault(1)));
     w.ok(0, Request::StepEnd { lane: 0, step: 1 });
     assert_eq!(w.answer(0, over).map(|done| done.status), Some(Status::NotFound));

@@ -11,6 +11,7 @@ mod gpu_sanitize;
 mod gpu_sim;
 mod kernels;
 mod loom;
+mod machine;
 mod package;
 mod python;
 mod quickstart;
@@ -46,10 +47,15 @@ const HELP: &str = "cargo xtask COMMAND
   e2e relay         two machines with relays and a Valkey: the commands of the quickstart, then the cases with vLLM
   e2e sglang        run the storage backend's tests against SGLang's own classes
   environments      create the Python environments of all commands in advance
-  package [NAME]... build wheel, deb, rpm and sbom (or those named) with the profile `dist` into target/dist
+  package [NAME]... build wheel, deb, rpm, image, debug and sbom (or those named) with the profile `dist` into target/dist; image: as
+                    root, with mmdebstrap and buildah
   release VERSION   check that versions, changelog and the numbers of protocol, ABI and format agree
   e2e packages [--json] [--case NAME]
-                    install the packages as users do: the wheel in an empty environment, the .deb in a machine with systemd
+                    install the packages as users do: the wheel in an empty environment, .deb and .rpm in a machine with systemd, the
+                    image in podman
+  e2e upgrade [--json] [--case NAME]
+                    clients and daemons of the release before with those of this one, and each store with both daemons
+  e2e kubernetes    render configs/kubernetes, and check it against Kubernetes' schemas and the daemon
   fuzz [SECONDS]    run every fuzz target for SECONDS each (default 15) from a random seed, on the stable toolchain
   fuzz --replay     run every fuzz target on its committed corpus and a fixed number of mutations from a fixed seed
   python [--wheel]  test the Python package against a daemon of this build, or build its release wheel and print the path
@@ -92,7 +98,13 @@ fn main() -> ExitCode {
         ["gpu-sim", "--env"] => gpu_sim::print(true),
         ["release", version] => package::release::check(version),
         ["package", names @ ..] => package::make(names),
-        ["e2e", "packages", words @ ..] => package::check::run_cases(words),
+        ["e2e", "packages", words @ ..] => {
+            package::check::run_cases("packages", &package::check::CASES, || Ok(()), words)
+        }
+        ["e2e", "upgrade", words @ ..] => {
+            package::check::run_cases("upgrade", &package::upgrade::CASES, package::upgrade::build, words)
+        }
+        ["e2e", "kubernetes"] => package::kubernetes::check(),
         ["python"] => python::check(),
         ["python", "--wheel"] => python::wheel().map(|wheel| println!("{}", wheel.display())),
         ["help" | "--help" | "-h"] => {
@@ -114,6 +126,7 @@ fn main() -> ExitCode {
 fn environments() -> Result<(), run::Error> {
     kernels::environment()?;
     python::environments()?;
+    package::kubernetes::environment()?;
     e2e::environments()
 }
 

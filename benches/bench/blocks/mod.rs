@@ -11,7 +11,6 @@ mod client;
 mod copies;
 mod crowd;
 mod hits;
-mod index;
 mod lookup;
 mod nvme;
 mod python;
@@ -53,10 +52,6 @@ pub(super) struct BlocksArgs {
 pub(super) fn measure(args: &BlocksArgs) -> Result<Report, BenchError> {
     let mut report = Report::default();
     look_up(args, &mut report)?;
-    progress("index memory");
-    let bytes = index::measure()?;
-    let what = "index memory per block, without the NVMe tier's";
-    report.number("index_bytes_per_block", what, bytes, "bytes", Target::AtMost(96.0));
     progress("copies");
     let mut copies = copies::measure(args.mib)?;
     let (store, load) = (copies.store_ratio(), copies.load_ratio());

@@ -200,7 +200,14 @@ impl World {
                     let id = page(self.seqs[seq as usize][index], plane);
                     while self.table[id] == ABSENT {
                         if !self.run_one()? {
-                            self.ask(Request::Fault { lane: 0, use_pos, seq, index: index as u32, plane })?;
+                            self.ask(Request::Fault {
+                                lane: 0,
+                                use_pos,
+                                seq,
+                                index: index as u32,
+                                plane,
+                                whole: false,
+                            })?;
                         }
                     }
                     self.used[id] = use_pos;

@@ -1,13 +1,16 @@
 //! Time of a start with a full disk: the index is read and rewritten.
 //!
 //! A log is filled with records of blocks as by the log thread, over a file opened with `O_DIRECT`, so that no byte comes from the
-//! page cache. It is then opened as at a start. For comparison, the same bytes are read without processing.
+//! page cache. It is then opened as at a start. For comparison, the same bytes are read without processing. A daemon without disks
+//! shows how soon it serves, and when all its host memory is allocated.
 
 mod file;
 
 use super::report::{Report, Target};
 use super::{BenchError, Output};
+use crate::private_daemon::{Options, PrivateDaemon};
 use file::Direct;
+use kvtide_daemon::config::ByteSize;
 use kvtide_format::Superblock;
 use kvtide_format::log::{Log, LogError, Put, Recovered, SlabHeader, SpaceKey, Storage};
 use std::path::PathBuf;
@@ -35,6 +38,9 @@ pub(super) struct RecoveryArgs {
     /// Planes of a block
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=256))]
     planes: u16,
+    /// Host memory of the daemon that is started
+    #[arg(long, value_name = "SIZE", default_value = "8GiB")]
+    host: ByteSize,
     #[command(flatten)]
     pub(super) output: Output,
 }
@@ -79,7 +85,22 @@ pub(super) fn measure(args: &RecoveryArgs) -> Result<Report, BenchError> {
     report.fine("recovery.amplification", "write amplification, 64 KiB blocks", (amplification, 4), "", Some(most));
     report.number("recovery.fill_s", "recording time", filled.as_secs_f64(), "s", None);
     report.count("recovery.written_bytes", "bytes written by the start", log.status().compacted_bytes, "", None);
+    start(args.host.0, &mut report)?;
     Ok(report)
+}
+
+/// Start a daemon with this much host memory.
+fn start(host_bytes: u64, report: &mut Report) -> Result<(), BenchError> {
+    super::progress("starting a daemon");
+    let began = Instant::now();
+    let mut daemon = PrivateDaemon::launch(&Options { host_bytes: Some(host_bytes), ..Options::default() })?;
+    daemon.ready()?;
+    let ready = began.elapsed();
+    daemon.allocated()?;
+    report.count("start.host_bytes", "host memory of a daemon", host_bytes, "", None);
+    report.fine("start.ready_s", "it serves after", (ready.as_secs_f64(), 3), "s", Some(Target::AtMost(0.5)));
+    report.fine("start.allocated_s", "its memory is allocated after", (began.elapsed().as_secs_f64(), 3), "s", None);
+    Ok(())
 }
 
 fn odd(error: LogError) -> BenchError {

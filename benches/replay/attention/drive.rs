@@ -138,7 +138,14 @@ impl Engine<'_> {
                 // As in passes: resident pages are read before the wait, and may be evicted after that.
                 self.read_now(usize::from(plane));
                 let (seq, index) = (SEQ, index as u32);
-                self.sequence.machine.must(Request::Fault { lane: LANE, use_pos: position, seq, index, plane })?;
+                self.sequence.machine.must(Request::Fault {
+                    lane: LANE,
+                    use_pos: position,
+                    seq,
+                    index,
+                    plane,
+                    whole: false,
+                })?;
                 // Pages evicted for the loads are released at the next boundary, which is here.
                 self.sequence.machine.at(Some(position))?;
             }

@@ -179,7 +179,7 @@ impl Engine<'_> {
         let missing = if asked { None } else { self.read.iter().position(|read| !read) };
         if let Some(index) = missing {
             let (seq, index, plane) = (SEQ, index as u32, plane as u16);
-            machine.send(Request::Fault { lane: LANE, use_pos: position, seq, index, plane })?;
+            machine.send(Request::Fault { lane: LANE, use_pos: position, seq, index, plane, whole: false })?;
         }
         // The next boundary may start a copy, so that one check without anything in progress is allowed.
         let moves = machine.answer().is_some() || machine.wait_for_moves()?;

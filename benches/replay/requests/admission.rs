@@ -1,4 +1,4 @@
-//! Comparison of the NVMe admission rules: hits, and bytes written for them (`docs/decisions/0014`).
+//! Comparison of the NVMe admission rules: hits, and bytes written for them (`docs/decisions/disks.md`, 14).
 
 use super::super::ReplayError;
 use super::super::trace::Requests;

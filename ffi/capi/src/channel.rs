@@ -1,7 +1,7 @@
 //! `kvt_channel`: a stream of calls of one thread.
 
 use super::client::{self, kvt_client};
-use super::entry::{array, check_out, entry, write};
+use super::entry::{array, check_out, entry, string, write};
 use super::error::Fault;
 use super::space::timeout;
 use super::status::kvt_status;
@@ -9,7 +9,9 @@ use super::table::{Exclusive, ExclusiveUse, Table};
 use kvtide_client::Channel;
 use kvtide_wire::entry::Level;
 use kvtide_wire::status::Status;
+use kvtide_wire::trace::TraceContext;
 use std::collections::HashMap;
+use std::ffi::c_char;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -169,6 +171,33 @@ pub unsafe extern "C" fn kvt_channel_open(
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_channel_close(channel: *mut kvt_channel) -> kvt_status {
     entry("kvt_channel_close", || CHANNELS.close(channel))
+}
+
+/// Set the trace that the calls on a channel belong to from now on. The daemon makes a span of each of their requests, a child of the
+/// caller's span, and sends it to its collector. No effect if the daemon does not trace (`[tracing] endpoint`), or the caller's span
+/// is not sampled.
+///
+/// @param channel  Channel.
+/// @param traceparent  Value of a W3C header `traceparent`. NULL: no trace.
+/// @return `KVT_OK`; `KVT_EINVAL` if it is none: the calls then belong to no trace.
+/// Thread safety: one thread per channel at a time.
+/// Example: `kvt_channel_trace(channel, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");`
+///
+/// # Safety
+/// `traceparent` must be NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvt_channel_trace(channel: *mut kvt_channel, traceparent: *const c_char) -> kvt_status {
+    entry("kvt_channel_trace", || {
+        let mut c = enter(channel)?;
+        c.channel.trace(None)?;
+        if !traceparent.is_null() {
+            // SAFETY: the caller's contract.
+            let text = unsafe { string("traceparent", traceparent) }?;
+            let context = TraceContext::from_traceparent(text);
+            c.channel.trace(context.map_err(|error| Fault::new(Status::Invalid, error.to_string()))?)?;
+        }
+        Ok(())
+    })
 }
 
 /// Make a round trip to the daemon, without effect.

@@ -3,7 +3,7 @@
  *
  *     kvtide.h          attach, channels, the block API: enough for an engine with KV memory of its own
  *     kvtide_paged.h    sequences, lanes, steps, scores: for an engine over kvtide's pages
- *     kvtide_cuda.h     lanes on CUDA streams, and kvtide's own kernels (experimental)
+ *     kvtide_cuda.h     lanes on CUDA streams
  *
  * An engine attaches to the daemon (kvt_attach), opens one channel for each thread that makes calls, and registers its blocks.
  * For each prompt it then runs:
@@ -15,8 +15,8 @@
  *     compute the other blocks
  *     kvt_channel_store                    copy them into the cache, under their hashes
  *
- * NAMES. A function has the name of the handle that it takes first (kvt_client_, kvt_channel_, kvt_lane_, kvt_batch_,
- * kvt_attention_, kvt_kernels_), then a verb. Exceptions: kvt_attach, kvt_reattach and kvt_detach.
+ * NAMES. A function has the name of the handle that it takes first (kvt_client_, kvt_channel_, kvt_lane_), then a verb. Exceptions:
+ * kvt_attach, kvt_reattach and kvt_detach.
  *
  * RESULTS. A call that can fail returns a kvt_status; 0 is success. kvt_strerror returns one line about a code, kvt_last_error
  * the details of the calling thread's last failure. Out arguments are written only on success, unless described otherwise. No
@@ -24,7 +24,7 @@
  *
  * STATUS CODES that the functions do not list, because many can return them:
  *     KVT_EINVAL      an invalid handle (NULL, closed, or of another type), a NULL or misaligned pointer, or a wrong struct_size
- *     KVT_EBUSY       another thread is in a call on the same channel, lane, batch or attention
+ *     KVT_EBUSY       another thread is in a call on the same channel or lane
  *     KVT_EFORK       the handle belongs to the parent process
  *     KVT_ENOTFOUND   there is no such sequence, or it belongs to another channel
  *     KVT_ELOST       a page of the sequence is lost; calls other than kvt_channel_drop_seq fail
@@ -34,9 +34,9 @@
  *     KVT_EVERSION    the program was compiled for another KVT_ABI_VERSION, or uses a member that this library does not know
  *     KVT_ELIMIT      16,384 handles of the type are open in this process
  *
- * THREADS. kvt_client, kvt_kernels: any thread, several at once. kvt_channel, kvt_lane: one thread at a time; another thread may
- * take over if the program orders the two. kvt_batch, kvt_attention: the thread of their lane. A sequence or lease belongs to the
- * channel that created it, a pin to the channel that acquired it. Functions without a handle: any thread.
+ * THREADS. kvt_client: any thread, several at once. kvt_channel, kvt_lane: one thread at a time; another thread may take over if the
+ * program orders the two. A sequence or lease belongs to the channel that created it, a pin to the channel that acquired it.
+ * Functions without a handle: any thread.
  *
  * HANDLES contain a number, not an address, and are checked at each call. Close them in any order; tier 0 is unmapped when the
  * last handle of its session is closed.

@@ -8,16 +8,12 @@
 //! Types have C names, the same as in the header.
 #![allow(non_camel_case_types)]
 
-pub mod attention;
-pub mod batch;
 pub mod blocks;
 pub mod channel;
 pub mod client;
 pub mod device;
 mod entry;
 pub mod error;
-mod gpu;
-pub mod kernels;
 pub mod lane;
 pub mod layout;
 pub mod pin;

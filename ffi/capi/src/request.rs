@@ -129,7 +129,7 @@ pub struct kvt_load_request {
     pub first: u32,
     /// `count` blocks of the engine's own memory to load into.
     pub blocks: *const u32,
-    /// Number of blocks, at most 512.
+    /// Number of blocks, at most 506.
     pub count: u32,
     /// Zero.
     pub reserved: u32,
@@ -145,7 +145,7 @@ pub struct kvt_store_request {
     pub hashes: *const kvt_hash,
     /// `count` blocks of the engine's own memory to copy.
     pub blocks: *const u32,
-    /// Number of blocks, at most 102.
+    /// Number of blocks, at most 101.
     pub count: u32,
     /// Index of the first block in its prefix.
     pub first: u32,

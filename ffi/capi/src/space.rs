@@ -81,7 +81,7 @@ pub struct kvt_options {
     /// Mapped frames of each size class; 0: none. A mapped frame has no memory in tier 0: it makes a page that is read
     /// once readable in host memory, without a copy. Each costs 8 bytes and table entries, and counts towards the
     /// daemon's `limits.tier0_frames_max`. On a CUDA device, kernels need `kvt_plane_layout.mapped_pages` to read these
-    /// pages; those of this library can (`kvt_batch_options.in_place`).
+    /// pages.
     pub mapped_frames: u32,
     /// Location of the keys in a page, and the digests to keep of them, for contracts other than `KVT_CONTRACT_EXACT`
     /// (`kvtide_paged.h`). NULL: none. With tier 0 on a device: sketches only, of 16-bit keys, in a session with one
@@ -122,7 +122,7 @@ pub struct kvt_options {
     pub device_chunk_bytes: u64,
     /// Blocks that the session may have at the same time, whatever other sessions do; 0: no guarantee. Blocks that
     /// other sessions refer to as well do not count. If the daemon cannot guarantee them, the attach fails with
-    /// `KVT_ERR_NO_SPACE`. Cached blocks use the memory meanwhile.
+    /// `KVT_ENOSPC`. Cached blocks use the memory meanwhile.
     pub guaranteed_blocks: u32,
     /// Zero.
     pub reserved_word: u32,

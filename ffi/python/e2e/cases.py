@@ -127,7 +127,7 @@ def host_too_small(world: World) -> Result:
             first = engine.run([asked])
             result.compare(first, [right])
             # One after the other: host memory rejects blocks without space while nothing can be evicted.
-            daemon.until("nothing under way", lambda m: m.get("occupancy/keeping", 0) == 0 and m.get("attached/jobs_in_flight", 0) == 0)
+            daemon.until("nothing under way", lambda m: m.get("occupancy/persisting", 0) == 0 and m.get("attached/jobs_in_flight", 0) == 0)
         written(daemon, prompts, reference, stored=True)
         second = engine.run(prompts, forget=True)
         result.compare(second, reference)

@@ -6,7 +6,7 @@ use crate::{
     options::seconds,
 };
 use kvtide_client::{Channel as Native, Contract, PageRange, Request, Result, Ticket};
-use kvtide_wire::{entry::Advice, status::Status};
+use kvtide_wire::{entry::Advice, status::Status, trace::TraceContext};
 use pyo3::{prelude::*, types::PyTuple};
 use std::{
     os::fd::AsRawFd,
@@ -20,6 +20,7 @@ pub struct Channel {
     native: Mutex<Option<Native>>,
     index: u16,
     timeout: f64,
+    traces: bool,
 }
 
 /// Pinned pages: `kvtide.Pin`.
@@ -48,7 +49,8 @@ fn advice(name: &str, argument: u32) -> PyResult<Advice> {
 impl Channel {
     /// Wrap a channel. `timeout` (seconds) is the default timeout of its calls.
     pub fn new(native: Native, index: u16, timeout: f64) -> Channel {
-        Channel { native: Mutex::new(Some(native)), index, timeout }
+        let traces = native.traces();
+        Channel { native: Mutex::new(Some(native)), index, timeout, traces }
     }
 
     fn lock(&self) -> PyResult<MutexGuard<'_, Option<Native>>> {
@@ -97,6 +99,21 @@ impl Channel {
     #[getter]
     fn index(&self) -> u16 {
         self.index
+    }
+
+    /// True if the daemon makes spans of traced requests.
+    #[getter]
+    fn traces(&self) -> bool {
+        self.traces
+    }
+
+    /// Set the trace of the calls from now on; None: no trace. Return whether they are traced: the daemon makes spans, and the
+    /// caller's span is sampled.
+    fn trace(&self, py: Python<'_>, traceparent: Option<&str>) -> PyResult<bool> {
+        let read = traceparent.map_or(Ok(None), TraceContext::from_traceparent);
+        let context = read.ok().flatten();
+        self.call(py, |channel| channel.trace(context))?;
+        read.map(|context| self.traces && context.is_some()).map_err(|error| value(error.to_string()))
     }
 
     /// Make a round trip to the daemon without effect.
@@ -361,7 +378,7 @@ impl Channel {
         self.start(py, Request::Lease { hash, count, time }, timeout, user)
     }
 
-    /// Start a load of at most 512 blocks. Return its ticket.
+    /// Start a load of at most 506 blocks. Return its ticket.
     #[pyo3(signature = (lease, first, blocks, *, timeout=None, user=0))]
     #[allow(clippy::too_many_arguments)] // Python passes them by keyword
     fn start_load(
@@ -377,7 +394,7 @@ impl Channel {
         self.start(py, Request::Load { lease, first, blocks: &blocks }, timeout, user)
     }
 
-    /// Start a store of at most 102 blocks. Return its ticket.
+    /// Start a store of at most 101 blocks. Return its ticket.
     #[pyo3(signature = (first, parent, hashes, blocks, *, level=Level::DEFAULT, timeout=None, user=0))]
     #[allow(clippy::too_many_arguments)] // Python passes them by keyword
     fn start_store(

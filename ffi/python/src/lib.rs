@@ -48,9 +48,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(attention::use_openmp, module)?)?;
     module.add_function(wrap_pyfunction!(attention::attend_mass, module)?)?;
     module.add_function(wrap_pyfunction!(host::copy_blocks, module)?)?;
-    module.add_function(wrap_pyfunction!(host::image_bytes, module)?)?;
-    module.add_function(wrap_pyfunction!(host::quantize, module)?)?;
-    module.add_function(wrap_pyfunction!(host::dequantize, module)?)?;
     module.add_function(wrap_pyfunction!(host::block_tables, module)?)?;
     module.add("SCORE_WORDS", attention::SCORE_WORDS)?;
     module.add("SCORE_HEAD", attention::SCORE_WORDS - attention::TOP_MAX)?;

@@ -6,7 +6,7 @@ use crate::{
     options::seconds,
 };
 use kvtide_client::{Progress, Relay as Native};
-use kvtide_wire::status::Status;
+use kvtide_wire::{status::Status, trace::TraceContext};
 use pyo3::prelude::*;
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -115,6 +115,20 @@ impl Relay {
     #[getter]
     fn wants_notes(&self) -> bool {
         self.lock().wants_notes()
+    }
+
+    /// True if the relay makes spans of traced questions.
+    #[getter]
+    fn traces(&self) -> bool {
+        self.lock().traces()
+    }
+
+    /// Set the trace of the questions from now on.
+    fn trace(&self, traceparent: Option<&str>) -> PyResult<bool> {
+        let read = traceparent.map_or(Ok(None), TraceContext::from_traceparent);
+        let mut relay = self.lock();
+        relay.trace(read.ok().flatten());
+        read.map(|context| context.is_some() && relay.traces()).map_err(|error| value(error.to_string()))
     }
 
     /// Send the tokens of blocks.

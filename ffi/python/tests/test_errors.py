@@ -20,6 +20,18 @@ def test_every_status_has_its_class() -> None:
         assert isinstance(error, kvtide.Error) and error.code == code and str(error) == text
 
 
+def test_the_environment_names_a_token(daemon: PrivateDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = tmp_path / "other.token"
+    token.write_text("0123456789abcdef" * 2)
+    monkeypatch.setenv("KVTIDE_TOKEN_FILE", str(token))
+    # The token decides, though the daemon would take this user.
+    with pytest.raises(errors.NotPermitted, match="token"):
+        kvtide.attach(daemon.socket, space("token"), [8])
+    monkeypatch.setenv("KVTIDE_TOKEN_FILE", "")
+    with pytest.raises(ValueError, match="KVTIDE_TOKEN_FILE: the path is empty"):
+        kvtide.attach(daemon.socket, space("token"), [8])
+
+
 @pytest.mark.parametrize(
     ("changes", "arguments", "says"),
     [

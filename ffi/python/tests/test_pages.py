@@ -1,4 +1,4 @@
-"""Blocks between layouts, codecs, digests and block tables on the CPU: against torch's own indexing and arithmetic."""
+"""Blocks between layouts, block tables and attention on the CPU: against torch's own indexing and arithmetic."""
 
 from __future__ import annotations
 
@@ -58,47 +58,6 @@ def test_latent_pages_have_keys_alone() -> None:
     assert torch.equal(pages[2], engine[3]) and not pages[[0, 1, 3]].any()
 
 
-@pytest.mark.parametrize("codec", ops.CODECS)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_quantised_blocks_come_back_close(codec: str, dtype: torch.dtype) -> None:
-    name = "blocks first"
-    engine = normal(LAYOUTS[name][0], dtype)
-    # Large values in one channel of the keys and one token of the values must not cost the others precision.
-    keys, values = views(name, engine)
-    for layer in range(2):
-        keys[layer][..., 5] *= 30
-        values[layer][:, 3] *= 30
-    blocks, tokens = torch.tensor([2, 7]), torch.tensor([TOKENS, 9])
-    images, refused = ops.quantize(keys, values, blocks, tokens, codec)
-    assert images.shape == (2, 2, ops.image_bytes(keys, values, codec)) and refused.tolist() == [0, 0]
-    assert images.nbytes < 2 * 2 * 2 * TOKENS * HEADS * DIM * 2
-    back = torch.full_like(engine, torch.nan)
-    ops.dequantize(images, tokens, codec, *views(name, back), blocks)
-    steps = {"fp8_e4m3": 448, "int8": 255, "int4": 15}[codec]
-    for along, into, of in zip((1, 3), views(name, back), (keys, values)):
-        for layer in range(2):
-            for block, count in ((2, TOKENS), (7, 9)):
-                found, wanted = into[layer][block][:count].double(), of[layer][block][:count].double()
-                axis = along - 1
-                if codec == "fp8_e4m3":
-                    bound = wanted.abs() / 16 + wanted.abs().amax(axis, True) / steps
-                else:
-                    bound = (wanted.amax(axis, True) - wanted.amin(axis, True)) / steps * 0.52
-                bound = bound + wanted.abs() * torch.finfo(dtype).eps
-                assert bool(((found - wanted).abs() <= bound).all())
-                assert bool(into[layer][block][count:].isnan().all()), "a token beyond was written"
-            assert bool(into[layer][[0, 1, 3, 4, 5, 6, 8]].isnan().all())
-
-
-def test_what_a_codec_cannot_tell_is_refused() -> None:
-    keys = normal((3, TOKENS, HEADS, DIM), torch.float16)
-    keys[1, 3, 1, 7] = torch.inf
-    _, refused = ops.quantize([keys], [], torch.tensor([0, 1, 2]), torch.tensor([16, 16, 16]), "int8")
-    assert refused.tolist() == [0, 1, 0]
-    _, refused = ops.quantize([keys], [], torch.tensor([1]), torch.tensor([3]), "int8")
-    assert refused.tolist() == [0], "the token was not asked for"
-
-
 def test_block_tables_and_misses() -> None:
     # Entries are frame + 1; planes 1 and 2 are of a class that starts at frame 10.
     table = torch.zeros(50, 3, dtype=torch.int32)
@@ -124,9 +83,6 @@ def test_wrong_use_says_what_differs() -> None:
         (lambda: ops.gather([keys], [keys], torch.tensor([0, 3]), pages, index), "block 3: there are only 3 blocks"),
         (lambda: ops.gather([keys], [keys], torch.tensor([0, -1]), pages, index), "must not be negative"),
         (lambda: ops.gather([keys], [keys], index, pages, index[:1]), "1 numbers for 2 blocks"),
-        (lambda: ops.quantize([keys], [keys], index, index + 16, "int8"), "17 tokens of a block that has only 16"),
-        (lambda: ops.quantize([keys], [keys], index, index, "int7"), "'int7' is unknown; known: fp8_e4m3, int8, int4"),
-        (lambda: ops.quantize([keys[..., :24]], [], index, index, "int8"), "24 channels"),
         (lambda: ops.block_tables(torch.zeros(3, 2, dtype=torch.int32), index[None], index[:1], 16, 1, 2), "planes 1 to 3 of 2"),
     ):
         with pytest.raises(ValueError, match=says):
@@ -138,11 +94,8 @@ def test_operators_are_sound_for_torch() -> None:
     tests = ("test_schema", "test_faketensor")
     keys, values = [normal((3, TOKENS, HEADS, DIM), torch.float16)], [normal((3, TOKENS, HEADS, DIM), torch.float16, 2)]
     to = [torch.zeros_like(keys[0])], [torch.zeros_like(keys[0])]
-    index, tokens = torch.tensor([0, 2]), torch.tensor([TOKENS, 5])
+    index = torch.tensor([0, 2])
     torch.library.opcheck(ops.copy_blocks, (keys, values, index, *to, index), test_utils=tests)
-    torch.library.opcheck(ops.quantize, (keys, values, index, tokens, "int4"), test_utils=tests)
-    images, _ = ops.quantize(keys, values, index, tokens, "int4")
-    torch.library.opcheck(ops.dequantize, (images, tokens, "int4", *to, index), test_utils=tests)
     ids, lengths = torch.tensor([[0, 2], [2, 1]]), torch.tensor([32, 20])
     table = torch.ones(4, 2, dtype=torch.int32)
     torch.library.opcheck(ops.block_tables, (table, ids, lengths, TOKENS, 0, 2), test_utils=tests)
@@ -151,12 +104,13 @@ def test_operators_are_sound_for_torch() -> None:
 def test_operators_compile() -> None:
     """One graph without a break, with bit-identical results, also into views of one allocation."""
     keys, values = normal((3, TOKENS, HEADS, DIM), torch.float16), normal((3, TOKENS, HEADS, DIM), torch.float16, 2)
-    index, tokens = torch.tensor([0, 2]), torch.tensor([TOKENS, TOKENS])
+    index, ids, lengths = torch.tensor([0, 2]), torch.tensor([[0, 2], [2, 1]]), torch.tensor([32, 20])
+    table = torch.tensor([[1], [0], [3]], dtype=torch.int32)
 
-    def store(pages: Tensor) -> tuple[Tensor, Tensor]:
+    def store(pages: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         ops.gather([keys], [values], index, pages, index)
-        images, refused = ops.quantize([pages[:, 0].transpose(1, 2)], [], index, tokens, "int8")
-        return images, refused + 1
+        tables, misses = ops.block_tables(table, ids, lengths, TOKENS)
+        return pages[:, 0] + 1, tables, misses + 1
 
     pages = [torch.zeros(3, 2, HEADS, TOKENS, DIM, dtype=torch.float16) for _ in range(2)]
     compiled = torch.compile(store, fullgraph=True, backend="aot_eager")

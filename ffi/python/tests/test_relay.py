@@ -83,7 +83,10 @@ def test_a_prefix_is_shared_and_recalled(machines: list[Machine], tmp_path: Path
         assert second.memory.raw == first.memory.raw
         # An answer is given once.
         assert repr(here.poll(question)) == "Answer(ended=True, blocks=None, within=None)"
-        assert not here.wants_notes
+        assert not here.wants_notes and not here.traces
+        assert not here.trace(f"00-{1:032x}-{2:016x}-01"), "the relay makes no spans"
+        with pytest.raises(ValueError, match="traceparent"):
+            here.trace("00-1-2-01")
         assert here.note(hashes, [7] * (BLOCKS * PAGE_TOKENS), "adapter")
         with pytest.raises(ValueError, match="127 tokens for 8 blocks of 16 tokens"):
             here.note(hashes, [7] * 127)

@@ -16,7 +16,6 @@ from kvtide.torch.ops.attention import _scores
 from kvtide.torch.ops.blocks import rows_of
 
 pytestmark = needed
-DTYPES = [torch.float16, torch.bfloat16]
 
 
 @pytest.fixture(scope="module")
@@ -56,33 +55,6 @@ def test_copies_between_layouts(device: Device, kernels: launch.Pages, name: str
     with pytest.raises(ValueError, match="multiples of 16 bytes"):
         odd = rows_of("odd", [there.view(-1)[1 : 1 + DIM].view(1, 1, 1, DIM)], [])
         kernels.copy_blocks(odd, torch.tensor([0]), target, torch.tensor([0]))
-
-
-@pytest.mark.parametrize("codec", ops.CODECS)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_codecs(device: Device, kernels: launch.Pages, codec: str, dtype: torch.dtype) -> None:
-    name = "K and V side by side"
-    engine = normal(LAYOUTS[name][0], dtype)
-    views(name, engine)[0][1][3, 2, 1, 4] = torch.nan
-    blocks, tokens = torch.tensor([2, 7, 3]), torch.tensor([TOKENS, 9, TOKENS])
-    expected, refused = ops.quantize(*views(name, engine), blocks, tokens, codec)
-    assert refused.tolist() == [0, 0, 1]
-    (there,) = on(device, engine)
-    rows = rows_of("engine", *views(name, there))
-    images, marks = device.empty(tuple(expected.shape), torch.uint8), device.empty((3,), torch.int32)
-    kernels.quantize(rows, blocks, tokens, ops.CODECS[codec], images, marks)
-    device.standin.settle()
-    assert marks.tolist() == [0, 0, 1]
-    # For a token that was not requested, its values' scale is undefined.
-    same(images[0], expected[0])
-    back, back_there = torch.zeros_like(engine), on(device, torch.zeros_like(engine))[0]
-    ops.dequantize(expected[:2].contiguous(), tokens[:2], codec, *views(name, back), blocks[:2])
-    rows = rows_of("engine", *views(name, back_there))
-    kernels.dequantize(images[:2], tokens[:2], ops.CODECS[codec], rows, blocks[:2])
-    device.standin.settle()
-    # An f32 sum may round differently from an f64 sum by half of the last place.
-    assert torch.allclose(back_there.float(), back.float(), rtol=torch.finfo(dtype).eps, atol=1e-6)
-    assert torch.equal(back_there != 0, back != 0)
 
 
 def test_block_tables(device: Device, kernels: launch.Pages) -> None:

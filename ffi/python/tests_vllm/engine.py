@@ -50,7 +50,7 @@ def vllm_config(folder: Path, seed: int = 0, role: str = "kv_both", engine_id: s
 def request(name: str, hashes: list[bytes], *, more: int = 1, **given: Any) -> Any:
     """Return a request with a prompt of the blocks with these hashes and `more` tokens."""
     made = SimpleNamespace(request_id=name, block_hashes=hashes, num_tokens=len(hashes) * TOKENS + more, num_computed_tokens=0)
-    made.lora_request, made.skip_reading_prefix_cache = None, False
+    made.lora_request, made.skip_reading_prefix_cache, made.trace_headers = None, False, None
     made.num_prompt_tokens, made.kv_transfer_params = made.num_tokens, None
     made.all_token_ids = list(range(made.num_tokens))
     for key, value in given.items():

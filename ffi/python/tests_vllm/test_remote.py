@@ -193,13 +193,13 @@ def test_a_question_to_the_relay_of_an_earlier_session_is_over(daemons: list[Pri
         remote = engine.scheduler._remote
         assert remote is not None
         # No other machine shares it, so no answer comes.
-        old = remote.recall(bytes([1] * 16), 0, shared=True)
+        old = remote.recall(request("r", []), bytes([1] * 16), 0, shared=True)
         assert old is not None and remote.waits(old, idle=True)
         session = engine.scheduler._connection._session  # type: ignore[union-attr]
         assert session is not None
         engine.scheduler._connection.end(session, "the test ends it")  # type: ignore[union-attr]
         attached(engine.scheduler._connection)  # type: ignore[arg-type]
-        fresh = next(iter(lambda: remote.recall(bytes([2] * 16), 0, shared=False), "never"))
+        fresh = next(iter(lambda: remote.recall(request("r", []), bytes([2] * 16), 0, shared=False), "never"))
         assert fresh is not None and fresh.relay is not old.relay
         assert not remote.waits(old, idle=True)
         while remote.waits(fresh, idle=True):

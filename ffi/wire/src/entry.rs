@@ -17,6 +17,10 @@ const _: () = assert!(NONE_U32 == NONE);
 /// No lane.
 pub const NONE_U16: u16 = u16::MAX;
 
+/// In [`Submission::trace`]: the trace context of the request (trace id, then span id, low word first: 6 words) stands behind its list.
+/// `list_len` does not count it. Only if the Welcome has feature bit 0.
+pub const TRACED: u32 = 1;
+
 /// A request, engine to daemon. [`Request`](kvtide_types::Request) declares which fields each request uses.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -39,8 +43,8 @@ pub struct Submission {
     pub count: u32,
     /// Words used in the tag's list area, engine to daemon, at most [`LIST_WORDS`].
     pub list_len: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// 0 or [`TRACED`].
+    pub trace: u32,
     /// Tokens, step, position or microseconds.
     pub value: u64,
     /// Deadline from now in microseconds; 0 = the daemon's default.

@@ -56,13 +56,16 @@ pub enum Error {
         /// Allowed values.
         expected: String,
     },
-    /// The two sides speak different protocol versions.
-    #[error("the peer speaks protocol version {theirs}, this side speaks {ours}")]
+    /// The two sides have no protocol version in common.
+    #[error(
+        "the peer speaks protocol version {}, this side {}; install a newer kvtide on {}",
+        span(theirs), span(ours), if theirs[0] > ours[1] { "this side" } else { "the peer's side" }
+    )]
     Version {
-        /// Version of this side.
-        ours: u32,
-        /// Version of the peer.
-        theirs: u32,
+        /// Oldest and newest version of this side.
+        ours: [u32; 2],
+        /// Oldest and newest version of the peer, as far as it told.
+        theirs: [u32; 2],
     },
     /// The daemon refused the handshake.
     #[error("the daemon refused the session: {text} ({})", .status.message().to_string_lossy())]
@@ -98,6 +101,11 @@ pub enum Error {
         /// Text for `errno`.
         reason: String,
     },
+}
+
+/// Return a range of versions as text.
+fn span([oldest, newest]: &[u32; 2]) -> String {
+    if oldest == newest { alloc::format!("{oldest}") } else { alloc::format!("{oldest} to {newest}") }
 }
 
 impl Error {

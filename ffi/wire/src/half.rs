@@ -1,6 +1,6 @@
-//! IEEE 754 binary16, the number format of scores and digests: exact conversion to `f32`; from `f32` rounded to nearest or upward.
+//! IEEE 754 binary16, the number format of scores and digests: exact conversion to `f32`; from `f32` rounded to nearest.
 //!
-//! Rust's own `f16` is unstable, and existing crates round to nearest only; the scales of codecs must round upward.
+//! Rust's own `f16` is unstable, and these two conversions need no crate.
 
 /// The bits of a binary16.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -57,27 +57,11 @@ impl F16 {
         let base = if exponent < 113 { 0 } else { ((exponent - 113) as u32) << 10 };
         F16(sign | (base + kept + up) as u16)
     }
-
-    /// Return the smallest value that is not below `value`.
-    #[must_use]
-    pub const fn up(value: f32) -> F16 {
-        let near = F16::nearest(value);
-        if near.to_f32() < value { near.next_up() } else { near }
-    }
-
-    const fn next_up(self) -> F16 {
-        match self.0 {
-            0x8000 => F16(1),
-            bits if bits & 0x8000 == 0 => F16(bits + 1),
-            bits => F16(bits - 1),
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
     fn every_value_survives_the_round_trip() {
@@ -87,7 +71,6 @@ mod tests {
                 assert!(F16::nearest(value).to_f32().is_nan());
             } else {
                 assert_eq!(F16::nearest(value), F16(bits), "{value}");
-                assert_eq!(F16::up(value), F16(bits), "{value}");
             }
         }
     }
@@ -100,28 +83,9 @@ mod tests {
             assert_eq!(F16::nearest(middle).0, bits + (bits & 1), "{middle}");
             assert_eq!(F16::nearest(middle.next_up()).0, bits + 1);
             assert_eq!(F16::nearest(middle.next_down()).0, bits);
-            assert_eq!(F16::up(low.next_up()).0, bits + 1);
-            assert_eq!(F16::up(-high.next_down()).0, bits | 0x8000, "towards zero is up for negatives");
         }
         assert_eq!(F16::nearest(65519.9), F16::MAX);
         assert_eq!(F16::nearest(65520.0), F16::INFINITY);
-        assert_eq!(F16::up(65504.1), F16::INFINITY);
         assert_eq!(F16::nearest(f32::NEG_INFINITY), F16::NEG_INFINITY);
-    }
-
-    proptest! {
-        #[test]
-        fn up_is_the_least_bound(bits in any::<u32>()) {
-            let value = f32::from_bits(bits);
-            prop_assume!(!value.is_nan());
-            let up = F16::up(value);
-            prop_assert!(up.to_f32() >= value);
-            let below = match up.0 {
-                0 => F16(0x8001),
-                b if b & 0x8000 == 0 => F16(b - 1),
-                b => F16(b + 1),
-            };
-            prop_assert!(up == F16::NEG_INFINITY || below.to_f32() < value || value == 0.0);
-        }
     }
 }

@@ -21,11 +21,13 @@ use crate::sync::AtomicU64;
 
 /// First word of each region: "kvtide" and the region's letter, little endian.
 pub const MAGIC: [u64; 2] = [u64::from_le_bytes(*b"kvtide\0E"), u64::from_le_bytes(*b"kvtide\0D")];
-/// Version of everything in this crate; both sides must have the same one. 2: the hello may carry a token. 3: jobs and their
+/// Newest version of everything in this crate that this release speaks. 2: the hello may carry a token. 3: jobs and their
 /// completions carry digests. 4: tier 0 grows and shrinks. 5: scores have kinds and name more pages; sequences have reading
 /// contracts. 6: blocks in an engine's own memory. 7: an engine that detaches sends a message. 8: identities. 9: the relay's socket.
 /// 10: the NUMA node of an engine.
 pub const VERSION: u32 = 10;
+/// Oldest version that it speaks. Messages carry it in their headers: the two sides agree on a version by [`crate::hello::Protocol`].
+pub const OLDEST: u32 = 10;
 /// Page size of the regions; their lengths are multiples of it.
 pub const REGION_ALIGN: u64 = 4096;
 /// Maximum channels of a session.
@@ -219,13 +221,13 @@ impl Layout {
         self.scores + lane as u64 * SCORE_SLOTS as u64 * SCORE_BYTES as u64
     }
 
-    /// Return the header words of a region: `which` 0 = E, 1 = D.
+    /// Return the header words of a region of a session that uses this protocol version: `which` 0 = E, 1 = D.
     #[must_use]
-    pub const fn header(&self, which: usize) -> [u64; 8] {
+    pub const fn header(&self, which: usize, version: u32) -> [u64; 8] {
         let shape = self.shape;
         let sizes = shape.channels as u64 | (shape.depth as u64) << 16 | (shape.lanes as u64) << 32;
         let bytes = if which == 0 { self.engine.bytes } else { self.daemon.bytes };
-        [MAGIC[which], VERSION as u64, sizes, shape.jobs as u64, bytes, 0, 0, 0]
+        [MAGIC[which], version as u64, sizes, shape.jobs as u64, bytes, 0, 0, 0]
     }
 }
 

@@ -9,6 +9,7 @@ extern crate alloc;
 pub mod digest;
 pub mod entry;
 pub mod error;
+pub mod features;
 pub mod geometry;
 pub mod half;
 pub mod hello;
@@ -24,6 +25,7 @@ pub mod score_areas;
 pub mod status;
 pub mod sync;
 pub mod table;
+pub mod trace;
 pub mod wake;
 
 pub use error::Error;

@@ -7,13 +7,18 @@
 use crate::entry::LIST_WORDS;
 use crate::error::Error;
 use crate::sync::{AtomicU32, Ordering};
+use crate::trace::TraceContext;
 
 /// Words of a 128-bit hash in a list, low word first.
 pub const HASH_WORDS: usize = 4;
-/// Maximum hashes in a list.
-pub const HASHES_MAX: usize = LIST_WORDS / HASH_WORDS;
-/// Maximum blocks in a list that holds a hash for each of them.
-pub const HASHED_BLOCKS_MAX: usize = LIST_WORDS / (HASH_WORDS + 1);
+/// Words of a trace context behind the list of a request: trace id and span id, low word first.
+pub const TRACE_WORDS: usize = 6;
+/// Maximum words in the list of a request, so that a trace context has room behind it.
+pub const WORDS_MAX: usize = LIST_WORDS - TRACE_WORDS;
+/// Maximum hashes in the list of a request.
+pub const HASHES_MAX: usize = WORDS_MAX / HASH_WORDS;
+/// Maximum blocks in the list of a request that holds a hash for each of them.
+pub const HASHED_BLOCKS_MAX: usize = WORDS_MAX / (HASH_WORDS + 1);
 
 /// List area of one tag in shared memory.
 #[repr(C, align(64))]
@@ -41,6 +46,15 @@ impl List {
     #[must_use]
     pub fn words(&self) -> &[u32] {
         &self.words[..self.len]
+    }
+
+    /// Remove the trace context at the end, and return it. `None`: there is none, or an id is 0.
+    pub fn take_trace(&mut self) -> Option<TraceContext> {
+        let (_, words) = self.words().split_last_chunk::<TRACE_WORDS>()?;
+        let [a, b, c, d, low, high] = *words;
+        let (trace, parent) = (hash_of([a, b, c, d]), u64::from(high) << 32 | u64::from(low));
+        self.len -= TRACE_WORDS;
+        (trace != 0 && parent != 0).then_some(TraceContext { trace, parent })
     }
 
     /// Return the copied words as hashes; an error if their number is not a multiple of [`HASH_WORDS`].
@@ -112,6 +126,17 @@ impl ListArea {
             word.store(*value, Ordering::Relaxed);
         }
         Ok(len as u32)
+    }
+
+    /// Write a trace context behind a list of `len` words.
+    pub fn write_trace(&self, len: u32, context: &TraceContext) -> Result<(), Error> {
+        let end = bound(u64::from(len) + TRACE_WORDS as u64)?;
+        let [a, b, c, d] = hash_words(context.trace);
+        let words = [a, b, c, d, context.parent as u32, (context.parent >> 32) as u32];
+        for (word, value) in self.words[end - TRACE_WORDS..end].iter().zip(words) {
+            word.store(value, Ordering::Relaxed);
+        }
+        Ok(())
     }
 }
 

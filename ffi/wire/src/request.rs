@@ -3,8 +3,8 @@
 //! Checked here are only the things that the core cannot see: codes, and that the list's length matches the counts. The core checks
 //! whether a sequence, a range or a lane exists.
 
-use crate::entry::{LIST_WORDS, Op, Submission};
-use crate::lists::{HASH_WORDS, HASHES_MAX, hash_of};
+use crate::entry::{LIST_WORDS, Op, Submission, TRACED};
+use crate::lists::{HASH_WORDS, hash_of};
 use alloc::vec::Vec;
 use kvtide_types::{List, Request, Status};
 
@@ -18,7 +18,7 @@ impl Scratch {
     /// Create a buffer for the longest list.
     #[must_use]
     pub fn new() -> Scratch {
-        Scratch { hashes: Vec::with_capacity(HASHES_MAX) }
+        Scratch { hashes: Vec::with_capacity(LIST_WORDS / HASH_WORDS) }
     }
 
     /// Split the words of a list into the hashes and the words of an operation's list.
@@ -40,13 +40,14 @@ impl Default for Scratch {
     }
 }
 
-/// Return the request of a submission; `list` holds the `list_len` words of its list, copied once from shared memory.
+/// Return the request of a submission; `list` holds the `list_len` words of its list, copied once from shared memory, without the
+/// trace context.
 ///
 /// # Errors
 /// The status for its completion.
 pub fn decode<'a>(submission: &Submission, list: &'a [u32], scratch: &'a mut Scratch) -> Result<Request<'a>, Status> {
     let op = Op::from_code(submission.op).ok_or(Status::Invalid)?;
-    if submission.reserved != 0 || list.len() != submission.list_len as usize || list.len() > LIST_WORDS {
+    if submission.trace > TRACED || list.len() != submission.list_len as usize || list.len() > LIST_WORDS {
         return Err(Status::Invalid);
     }
     let list = scratch.split(op, submission.count, list).ok_or(Status::Invalid)?;
@@ -106,7 +107,7 @@ mod tests {
         assert_eq!(status(Submission { count: u32::MAX, ..sub(Op::StoreBlocks) }, 15), Some(Status::Invalid));
         assert_eq!(status(Submission { count: 102, ..sub(Op::StoreBlocks) }, 510), None);
         assert_eq!(status(sub(Op::Commit), 1), Some(Status::Invalid));
-        assert_eq!(status(Submission { reserved: 1, ..sub(Op::Nop) }, 0), Some(Status::Invalid));
+        assert_eq!(status(Submission { trace: 2, ..sub(Op::Nop) }, 0), Some(Status::Invalid));
         assert_eq!(
             decode(&Submission { list_len: 4, ..sub(Op::AttachPrefix) }, &[], &mut Scratch::new()).err(),
             Some(Status::Invalid)

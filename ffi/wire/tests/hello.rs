@@ -4,12 +4,13 @@
 use kvtide_wire::geometry::{PLANES_MAX, Plane, PlaneKind, classes};
 use kvtide_wire::hello::{
     ASK_HASHES_MAX, Answer, Ask, AskHello, AskWelcome, Detach, Disconnect, First, FromDaemon, FromRelay, FromWatched,
-    Hello, IDENTITY_BYTES_MAX, Limits, MESSAGE_MAX, Note, RelayState, SOCKET_BYTES_MAX, Slab, SlabGone, SpaceClosed,
-    SpaceOpened, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, ToRelay, Token, Watch, Watching, Welcome, What, claimed_version,
-    note_hashes_max,
+    Hello, IDENTITY_BYTES_MAX, Limits, MESSAGE_MAX, Note, Protocol, RelayState, SOCKET_BYTES_MAX, Slab, SlabGone,
+    SpaceClosed, SpaceOpened, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, ToRelay, Token, Watch, Watching, Welcome, What,
+    ask_hashes_max, note_hashes_max,
 };
-use kvtide_wire::layout::{Shape, VERSION};
+use kvtide_wire::layout::{OLDEST, Shape, VERSION};
 use kvtide_wire::status::Status;
+use kvtide_wire::trace::TraceContext;
 use kvtide_wire::{Error, hello};
 use proptest::prelude::*;
 
@@ -19,7 +20,7 @@ fn full(page_bytes: u32) -> Plane {
 
 fn good() -> Hello {
     Hello {
-        features: 0,
+        protocol: Protocol::ours(0),
         name: "llama-8b".into(),
         fingerprint: [7; 32],
         identity: "weights: é".into(),
@@ -138,7 +139,10 @@ fn the_fuzz_targets_seeds_are_of_this_version() {
             "hello_other_version" => assert!(matches!(Hello::decode(&bytes), Err(Error::Version { .. }))),
             hello if hello.starts_with("hello_") => {
                 let decoded = Hello::decode(&bytes).unwrap_or_else(|error| panic!("{hello}: {error}"));
-                assert_eq!(decoded.encode(), Ok(bytes), "{hello}");
+                // These are of releases that agreed on no version.
+                let again = decoded.encode().expect("within bounds");
+                assert_eq!(again[22..24], [VERSION as u8, 0], "{hello}");
+                assert_eq!([&again[..22], &[0; 2], &again[24..]].concat(), bytes, "{hello}");
                 hellos += 1;
                 tokens += usize::from(decoded.token.is_some());
             }
@@ -159,20 +163,42 @@ fn the_fuzz_targets_seeds_are_of_this_version() {
 }
 
 #[test]
-fn another_version_is_told_apart_and_named() {
-    let mut bytes = good().encode().expect("within bounds");
-    assert_eq!(claimed_version(&bytes), Some(VERSION));
-    bytes[4..8].copy_from_slice(&(VERSION + 1).to_le_bytes());
-    assert_eq!((claimed_version(&bytes), hello::version()), (Some(VERSION + 1), VERSION));
-    let error = Hello::decode(&bytes).expect_err("another version");
+fn versions_and_features_in_common_are_used() {
+    let offer = |oldest: u32, newest: u16, features: u64| {
+        let mut bytes = good().encode().expect("within bounds");
+        bytes[4..8].copy_from_slice(&oldest.to_le_bytes());
+        bytes[16..24].copy_from_slice(&(u64::from(newest) << 48 | features).to_le_bytes());
+        Hello::decode(&bytes)
+    };
+    let ours = Protocol::ours(0b0110);
+    let next = VERSION as u16 + 1;
+    // A newer release that still speaks our version; one that spoke older ones too; one from before this agreement.
+    for (oldest, newest, features) in [(OLDEST, next, 0b1100), (OLDEST - 1, VERSION as u16, 0b1100), (OLDEST, 0, 0)] {
+        let theirs = offer(oldest, newest, features).expect("a version in common").protocol;
+        let common = ours.common(theirs);
+        assert_eq!((common.version, common.features), (VERSION.min(theirs.version), 0b0110 & features));
+    }
+    // Nothing in common: newer, and older.
+    let error = offer(VERSION + 1, next + 1, 0).expect_err("too new");
     assert_eq!(error.status(), Status::Version);
-    assert_eq!(
-        error.to_string(),
-        format!("the peer speaks protocol version {}, this side speaks {VERSION}", VERSION + 1)
-    );
-    bytes[0] ^= 1;
-    assert_eq!(claimed_version(&bytes), None);
-    assert!(Hello::decode(&bytes).expect_err("no magic").to_string().starts_with("hello: magic is 0x"));
+    let text =
+        format!("protocol version {next} to {}, this side {VERSION}; install a newer kvtide on this side", next + 1);
+    assert!(error.to_string().ends_with(&text), "{error}");
+    let error = offer(OLDEST - 2, OLDEST as u16 - 1, 0).expect_err("too old").to_string();
+    assert!(error.ends_with("install a newer kvtide on the peer's side"), "{error}");
+}
+
+#[test]
+fn messages_of_no_common_version_are_refused() {
+    let mut watch = Watch::default().encode().to_vec();
+    let mut detach = Detach.encode();
+    for bytes in [&mut watch, &mut detach] {
+        bytes[4..8].copy_from_slice(&(VERSION + 1).to_le_bytes());
+    }
+    assert_eq!(First::decode(&watch).expect_err("too new").status(), Status::Version);
+    assert_eq!(Detach::decode(&detach).expect_err("too new").status(), Status::Version);
+    watch[0] ^= 1;
+    assert!(First::decode(&watch).expect_err("no magic").to_string().starts_with("hello: magic is 0x"));
 }
 
 #[test]
@@ -214,7 +240,7 @@ fn an_engines_last_words_are_nothing_else() {
 fn the_daemons_messages_arrive() {
     let shape = Shape { channels: 2, depth: 64, jobs: 256, lanes: 3 };
     let limits = Limits { shape, blocks_max: 5, seqs_max: 6, seq_blocks_max: 7, request_timeout_us: 8 };
-    let welcome = Welcome::accept(9, limits).expect("a valid shape");
+    let welcome = Welcome::accept(9, Protocol { version: VERSION, features: 5 }, limits).expect("a valid shape");
     let slab = Slab { slab: 3, class: 1, frames: 16, stride: 1024, bytes: 16384 };
     let welcome = Welcome { other_identity: "i".repeat(IDENTITY_BYTES_MAX), ..welcome };
     let welcome = Welcome { relay_socket: "s".repeat(SOCKET_BYTES_MAX), ..welcome };
@@ -305,7 +331,7 @@ proptest! {
             page_bytes: size * 1000, kind: PlaneKind::from_code(kind, window).expect("0 to 2"),
         }).collect();
         let tier0_frames = vec![frames; classes(&planes).len()];
-        let hello = Hello { features, name, fingerprint, page_tokens, planes, lanes, channels, depth: 1 << depth, tier0_frames, ..good() };
+        let hello = Hello { protocol: Protocol { version: VERSION, features: features >> 16 }, name, fingerprint, page_tokens, planes, lanes, channels, depth: 1 << depth, tier0_frames, ..good() };
         let bytes = hello.encode().expect("within bounds");
         prop_assert_eq!(Hello::decode(&bytes), Ok(hello));
     }
@@ -315,7 +341,9 @@ proptest! {
         let mut bytes = good().encode().expect("within bounds");
         let at = at % bytes.len();
         bytes[at] = to;
-        if let Ok(hello) = Hello::decode(&bytes) {
+        // Several versions in the header and in the word mean the same one.
+        let is_version = (4..8).contains(&at) || (22..24).contains(&at);
+        if let Ok(hello) = Hello::decode(&bytes) && !is_version {
             prop_assert_eq!(hello.encode(), Ok(bytes));
         }
     }
@@ -327,12 +355,23 @@ fn questions_to_a_relay_arrive_and_their_bounds_are_checked() {
     let hello = AskHello { fingerprint: [7; 32], token: Some(token) };
     let decode = |bytes: &[u8]| ToRelay::decode(bytes).expect("arrives");
     assert_eq!(decode(&hello.encode()), ToRelay::Hello(hello.clone()));
-    let ask = Ask { id: 3, what: What::Share, wait_ms: 9, more: true, hashes: (1..=ASK_HASHES_MAX as u128).collect() };
+    let trace = Some(TraceContext { trace: 1 << 127 | 5, parent: 1 << 63 | 6 });
+    let hashes = (1..=ask_hashes_max(true) as u128).collect();
+    let ask = Ask { id: 3, what: What::Share, wait_ms: 9, more: true, hashes, trace };
     let bytes = ask.encode().expect("valid");
     assert!(bytes.len() <= hello::MESSAGE_MAX && bytes.len() + 16 > hello::MESSAGE_MAX, "as many as fit");
     assert_eq!(decode(&bytes), ToRelay::Ask(ask.clone()));
+    for (id, bytes_of_id) in
+        [(Some(TraceContext { trace: 0, parent: 1 }), 24), (Some(TraceContext { trace: 1, parent: 0 }), 24), (None, 0)]
+    {
+        let traced = Ask { trace: id, ..ask.clone() }.encode().expect("valid");
+        assert_eq!(traced.len(), bytes.len() - 24 + bytes_of_id);
+        assert_eq!(ToRelay::decode(&traced).is_ok(), id.is_none(), "ids of 0 are none");
+    }
+    let most = Ask { hashes: vec![1; ASK_HASHES_MAX], trace: None, ..ask.clone() }.encode().expect("as many as fit");
+    assert!(most.len() + 16 > hello::MESSAGE_MAX);
     assert!(Ask { wait_ms: hello::WAIT_MS_MAX + 1, ..ask.clone() }.encode().is_err());
-    for wrong in [vec![], vec![1, 0], (1..=ASK_HASHES_MAX as u128 + 1).collect()] {
+    for wrong in [vec![], vec![1, 0], (1..=ask_hashes_max(true) as u128 + 1).collect()] {
         assert!(Ask { hashes: wrong, ..ask.clone() }.encode().is_err());
     }
     for (page_tokens, adapter) in [(1, "a".repeat(1024)), (16, "lora".into()), (256, String::new())] {
@@ -344,8 +383,8 @@ fn questions_to_a_relay_arrive_and_their_bounds_are_checked() {
         assert!(Note { tokens: vec![], ..note }.encode().is_err());
     }
     assert_eq!(note_hashes_max(4096), 0, "a block whose tokens fill a message");
-    for wants_notes in [false, true] {
-        let welcome = AskWelcome { wants_notes };
+    for (wants_notes, wants_traces) in [(false, false), (true, false), (false, true), (true, true)] {
+        let welcome = AskWelcome { wants_notes, wants_traces };
         assert_eq!(FromRelay::decode(&welcome.encode()), Ok(FromRelay::Welcome(welcome)));
     }
     let answer = Answer { id: 3, done: true, blocks: 8, in_us: 7 };

@@ -5,8 +5,8 @@ use kvtide_wire::Error;
 use kvtide_wire::entry::{Completion, Job, JobDone, NONE_U32, Op, Submission};
 use kvtide_wire::geometry::Plane;
 use kvtide_wire::half::F16;
-use kvtide_wire::hello::{Hello, Limits, Welcome};
-use kvtide_wire::layout::Shape;
+use kvtide_wire::hello::{Hello, Limits, Protocol, Welcome};
+use kvtide_wire::layout::{Shape, VERSION};
 use kvtide_wire::lists::List;
 use kvtide_wire::os::map::Access;
 use kvtide_wire::os::memfd::Memfd;
@@ -26,7 +26,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn hello() -> Hello {
     Hello {
-        features: 0,
+        protocol: Protocol::ours(0),
         name: "test".into(),
         fingerprint: [7; 32],
         identity: String::new(),
@@ -73,8 +73,8 @@ fn pass(fds: &[std::os::fd::BorrowedFd<'_>]) -> Vec<OwnedFd> {
 }
 
 fn both() -> (DaemonSide, EngineSide) {
-    let (daemon, fds) = DaemonSide::create(SHAPE).expect("daemon's side");
-    let engine = EngineSide::new(&LIMITS, pass(&fds.as_fds())).expect("engine's side");
+    let (daemon, fds) = DaemonSide::create(SHAPE, VERSION).expect("daemon's side");
+    let engine = EngineSide::new(&LIMITS, VERSION, pass(&fds.as_fds())).expect("engine's side");
     (daemon, engine)
 }
 
@@ -94,8 +94,8 @@ fn attaches_over_a_socket_and_passes_messages_both_ways() {
         assert!(len > 0 && fds.is_empty());
         assert_eq!(socket.peer().expect("peer").pid, std::process::id());
         assert_eq!(poll::readable(&[socket.peer_pidfd().expect("pidfd").as_fd()], Duration::ZERO).expect("poll"), 0);
-        let (side, fds) = DaemonSide::create(SHAPE).expect("daemon's side");
-        let welcome = Welcome::accept(5, LIMITS).expect("welcome");
+        let (side, fds) = DaemonSide::create(SHAPE, VERSION).expect("daemon's side");
+        let welcome = Welcome::accept(5, Protocol::ours(0), LIMITS).expect("welcome");
         socket.send(&welcome.encode(), &fds.as_fds()).expect("send");
         (side, socket)
     });
@@ -168,7 +168,7 @@ fn bells_ring_only_for_sleepers_and_are_remembered() {
 
 #[test]
 fn the_engine_can_neither_write_region_d_nor_resize_either() {
-    let (_daemon, fds) = DaemonSide::create(SHAPE).expect("daemon's side");
+    let (_daemon, fds) = DaemonSide::create(SHAPE, VERSION).expect("daemon's side");
     let fds = pass(&fds.as_fds());
     let bytes = rustix::fs::fstat(&fds[1]).expect("fstat").st_size as u64;
     let region = Memfd::received(fds[1].try_clone().expect("dup"), "region D", bytes).expect("sealed");
@@ -210,13 +210,13 @@ fn reserved_memory_becomes_shared_at_the_size_that_is_wanted_and_no_other() {
 
 #[test]
 fn regions_that_disagree_with_the_welcome_are_refused() {
-    let (_daemon, fds) = DaemonSide::create(SHAPE).expect("daemon's side");
+    let (_daemon, fds) = DaemonSide::create(SHAPE, VERSION).expect("daemon's side");
     let other = Limits { shape: Shape { lanes: 1, ..SHAPE }, ..LIMITS };
-    let error = EngineSide::new(&other, pass(&fds.as_fds())).expect_err("another shape");
+    let error = EngineSide::new(&other, VERSION, pass(&fds.as_fds())).expect_err("another shape");
     assert!(error.to_string().starts_with("region E: header is"), "{error}");
     let mut few = pass(&fds.as_fds());
     few.pop();
-    let error = EngineSide::new(&LIMITS, few).expect_err("a descriptor is missing");
+    let error = EngineSide::new(&LIMITS, VERSION, few).expect_err("a descriptor is missing");
     assert_eq!(error.to_string(), "welcome: descriptors is 5, expected 6");
 }
 

@@ -7,7 +7,7 @@
 //
 // types.cuh    fixed-width integers, f16 and bf16 as storage, 16-byte vectors, qualifiers
 // device.cuh   the device version; host.cuh the host version: threads, barriers, shared memory, copies, matrices, loads and stores
-// convert.cuh  conversions that are the same in both: packed pairs, e4m3 by integers (sm_80 has no instruction for it)
+// convert.cuh  conversions that are the same in both: packed pairs
 // warp.cuh     reductions over a warp, by shuffles
 #pragma once
 

@@ -95,7 +95,7 @@ impl Gather {
 }
 
 /// Check the alignment of a layout's numbers; the caller guarantees that of its bases and offsets.
-pub(super) fn layout(layout: &GatherLayout) -> Result<()> {
+fn layout(layout: &GatherLayout) -> Result<()> {
     check::address("bases of a layout", layout.bases, 8)?;
     check::aligned("stride of heads", layout.head_stride, 16)?;
     check::aligned("stride of tokens", layout.token_stride, 16)

@@ -11,12 +11,10 @@ mod boundary;
 mod check;
 mod crc;
 mod gather;
-mod quant;
 mod sketch;
 
 pub use append::Append;
 pub use boundary::Boundary;
 pub use crc::{Crc, CrcList, SEGMENT as CRC_SEGMENT, segments as crc_segments};
 pub use gather::{COPY_PIECE, Gather};
-pub use quant::{Codec, Quant};
 pub use sketch::Sketch;

@@ -9,7 +9,6 @@ mod attention;
 mod boundary;
 mod crc;
 mod gather;
-mod quant;
 mod sketch;
 
 pub use append::{AppendParams, AppendPart};
@@ -20,7 +19,6 @@ pub use boundary::{
 };
 pub use crc::{CrcItem, CrcParams};
 pub use gather::{CopyFragment, CopyListParams, GatherItem, GatherLayout, GatherParams};
-pub use quant::{QuantItem, QuantParams};
 pub use sketch::{SKETCH_OPEN, SKETCH_UNKNOWN, SketchBuildParams, SketchItem, SketchScoresParams};
 
 /// A struct that a kernel takes by value.
@@ -62,8 +60,6 @@ kernel_params!(
     GatherItem,
     GatherLayout,
     GatherParams,
-    QuantItem,
-    QuantParams,
     SketchBuildParams,
     SketchItem,
     SketchScoresParams,

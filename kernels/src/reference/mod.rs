@@ -6,6 +6,5 @@ pub mod boundary;
 pub mod crc;
 mod element;
 pub mod gather;
-pub mod quant;
 
 pub use element::Element;

@@ -6,7 +6,6 @@ mod append;
 mod boundary;
 mod crc;
 mod gather;
-mod quant;
 mod refusals;
 mod rig;
 mod sketch;

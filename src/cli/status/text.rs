@@ -301,7 +301,7 @@ mod tests {
     fn what_is_wrong_stands_first() {
         let status = r#"{"schema": 1, "stage": "serving", "build": {"version": "0.1.0"}, "pid": 7, "uptime_s": 3700,
             "degraded": [{"reason": "disk_out_of_service", "disk": 1, "dir": "/e", "errno": 5, "why": "", "text": "disk 1 (/e) is out of service"}],
-            "wear": [{"disk": 0, "bytes_per_day": 1099511627776, "endurance_bytes": 1125899906842624, "life_s": 86400.0}],
+            "endurance": [{"disk": 0, "bytes_per_day": 1099511627776, "endurance_bytes": 1125899906842624, "life_s": 86400.0}],
             "unhealthy": [{"reason": "thread_silent", "thread": "space-1", "silent_s": 9.0, "limit_s": 5.0, "text": "thread space-1 has been unresponsive"}],
             "sessions": [{"session": 4, "space": 2, "live": true, "pid": 9, "uid": 1000, "shard": 1}],
             "write_budget": {"bytes_per_day": 1099511627776, "window_s": 3600.0, "spaces": {"2": {"uses": 9}},
@@ -322,8 +322,8 @@ mod tests {
                 "core": {"found_tier0": 3, "found_host": 1, "published": 9, "blocks_loaded": 5, "stored": 8, "restored": 5, "restore_refused": 2,
                     "over_budget_drops": 12, "over_budget_drop_bytes": 49152,
                     "unwritten_drops": 3, "unwritten_drop_bytes": 12288, "records_failed": 1},
-                "occupancy": {"published": 7, "nvme_slots": 4, "cold": 6, "keeping": 1}, "canary": {"checked": 3, "written_failed": 1},
-                "endurance": {"bytes_per_day": 1099511627776, "left_bytes": 1073741824, "waiting_blocks": 6},
+                "occupancy": {"published": 7, "nvme_slots": 4, "index_only": 6, "persisting": 1}, "sample": {"checked": 3, "written_failed": 1},
+                "budget": {"bytes_per_day": 1099511627776, "left_bytes": 1073741824, "waiting_blocks": 6},
                 "attached": [{"session": 4, "stalled_us": 1500}]}]}"#;
         let text = render(&serde_json::from_str(status).unwrap());
         let lines: Vec<&str> = text.lines().collect();

@@ -3,7 +3,7 @@
 use super::policy::Refusal;
 use crate::session::{Outcome, Registry};
 use kvtide_wire::error::Error as WireError;
-use kvtide_wire::hello::{self, First, MESSAGE_MAX, Welcome};
+use kvtide_wire::hello::{First, MESSAGE_MAX, Welcome};
 use kvtide_wire::os::socket::{Peer, Received, Socket};
 use kvtide_wire::status::Status;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -100,16 +100,8 @@ fn status_name(status: Status) -> String {
 
 fn refusal_of(error: &WireError) -> Refusal {
     match error {
-        WireError::Version { ours, theirs } => Refusal {
-            status: Status::Version,
-            text: format!(
-                "protocol version mismatch: client {theirs}, daemon {ours}; use the same kvtide release for both"
-            ),
-        },
-        _ => Refusal {
-            status: Status::Protocol,
-            text: format!("malformed handshake message: {error} (daemon: version {})", hello::version()),
-        },
+        WireError::Version { .. } => Refusal { status: Status::Version, text: error.to_string() },
+        _ => Refusal { status: Status::Protocol, text: format!("malformed handshake message: {error}") },
     }
 }
 

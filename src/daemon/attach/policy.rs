@@ -17,6 +17,9 @@ pub(crate) struct Refusal {
     pub text: String,
 }
 
+const UNKNOWN: &str = "unknown token: add its file to the tokens of one of the daemon's [[domains]], or attach without a token (unset \
+                       KVTIDE_TOKEN_FILE), by uid";
+
 /// Return the index of the domain of an engine or a `relay`: by its token if it sent one, else by its uid. An unknown token is
 /// refused even if the uid belongs to a domain.
 pub(crate) fn domain_of(
@@ -28,7 +31,7 @@ pub(crate) fn domain_of(
 ) -> Result<usize, Refusal> {
     let refusal = |text| Refusal { status: Status::Permission, text };
     if let Some(token) = token {
-        let text = if relay { "not the token of a relay (relay_tokens of a domain)" } else { "unknown token" };
+        let text = if relay { "not the token of a relay (relay_tokens of a domain)" } else { UNKNOWN };
         return tokens.domain_of(token, relay).ok_or_else(|| refusal(text.into()));
     }
     let belongs = |domain: &Domain| if relay { &domain.relay_uids } else { &domain.uids }.contains(&uid);
@@ -220,10 +223,11 @@ mod tests {
     use super::*;
     use crate::config::{Machine, Overrides};
     use kvtide_wire::geometry::Plane;
+    use kvtide_wire::hello::Protocol;
 
     fn hello() -> Hello {
         Hello {
-            features: 0,
+            protocol: Protocol::ours(0),
             name: "test".into(),
             fingerprint: [0; 32],
             identity: String::new(),

@@ -308,6 +308,25 @@ impl Kind for Address {
     }
 }
 
+/// Base URL of an OpenTelemetry collector; "" for none.
+pub struct Collector;
+
+impl Kind for Collector {
+    type Raw = String;
+    type Value = Option<String>;
+
+    fn value(raw: String) -> Result<Option<String>, String> {
+        if raw.is_empty() {
+            return Ok(None);
+        }
+        kvtide_trace::check_url(&raw).map(|()| Some(raw)).map_err(str::to_owned)
+    }
+
+    fn show(value: &Option<String>) -> Option<String> {
+        Some(quoted(value.clone().unwrap_or_default()))
+    }
+}
+
 /// Permission to use 2^n entries only: the key sizes a ring buffer.
 pub struct RingSize<K>(K);
 

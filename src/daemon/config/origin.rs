@@ -144,12 +144,21 @@ impl<'a> Origins<'a> {
     }
 
     fn refusal(&self, value: String, expected: impl fmt::Display) -> ConfigError {
-        ConfigError::Value { file: self.file.into(), value, expected: expected.to_string() }
+        ConfigError::Value { file: self.file.into(), value: without_user(value), expected: expected.to_string() }
     }
 
     fn shown(&self, key: &str) -> String {
         self.known.get(key).map_or_else(|| key.to_owned(), |known| known.shown.clone())
     }
+}
+
+/// Hide user and password of a URL: errors are logged.
+fn without_user(mut value: String) -> String {
+    let begin = value.find("://").map(|at| at + 3);
+    if let Some((begin, at)) = begin.and_then(|begin| Some((begin, begin + value[begin..].rfind('@')?))) {
+        value.replace_range(begin..at, "…");
+    }
+    value
 }
 
 /// Describe the values of a range.

@@ -171,8 +171,8 @@ macro_rules! key_shown {
 }
 
 /// Declares a table: `field ("key"): Kind = default, range a..=b, example "text", effect Now;`. Without `("key")` the key has the
-/// name of the field. `range` and `example` (or `alternative`) can be left out. `tables` are the tables in this one; `formerly`
-/// gives an old name that is still accepted. `derived` are values that follow from others and from the machine.
+/// name of the field. `range` and `example` (or `alternative`) can be left out. `tables` are the tables in this one, `derived`
+/// values that follow from others and from the machine.
 macro_rules! section {
     (
         $(#[doc = $doc:literal])*
@@ -186,7 +186,7 @@ macro_rules! section {
             )*
         }
         $(tables {
-            $($(#[doc = $table_doc:literal])* $table:ident $(($table_key:literal $(, formerly $old:literal)?))?: $section:ty;)*
+            $($(#[doc = $table_doc:literal])* $table:ident $(($table_key:literal))?: $section:ty;)*
         })?
         $(derived {
             $($(#[doc = $derived_doc:literal])* $derived:ident: $derived_type:ty;)*
@@ -209,7 +209,7 @@ macro_rules! section {
         #[serde(deny_unknown_fields, default)]
         pub struct $raw {
             $($(#[serde(rename = $key)])? pub $field: Given<<$kind as Kind>::Raw>,)*
-            $($($(#[serde(rename = $table_key $(, alias = $old)?)])? pub $table: <$section as Section>::Raw,)*)?
+            $($($(#[serde(rename = $table_key)])? pub $table: <$section as Section>::Raw,)*)?
         }
 
         impl Section for $name {

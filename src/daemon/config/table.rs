@@ -5,7 +5,7 @@
 
 use super::constants::{self, GIB, KIB, MIB, PIB, TIB};
 use super::kinds::{
-    Address, Bytes, Extent, Kind, LogFilter, Micros, Millis, Mode, OptionalPath, OrNone, RingSize, Seconds,
+    Address, Bytes, Collector, Extent, Kind, LogFilter, Micros, Millis, Mode, OptionalPath, OrNone, RingSize, Seconds,
 };
 use super::origin::{Given, Origins, allowed};
 use super::section::{Effect, Row, Section, Setting, Shown, Table, join, key_name, key_range, key_shown, section};
@@ -21,10 +21,10 @@ section! {
     tables {
         daemon: Daemon;
         http: Http;
+        tracing: Tracing;
         tiers: Tiers;
-        /// End-to-end verification of a sample of pages, from the engine that stores a page to the engine that loads it. The table may
-        /// also have its old name, `canary`.
-        sample ("integrity_sample", formerly "canary"): IntegritySample;
+        /// End-to-end verification of a sample of pages, from the engine that stores a page to the engine that loads it.
+        sample ("integrity_sample"): IntegritySample;
         edges: Edges;
         /// Sequences under the contract `approx` read only the pages that attention needs most. These keys set which pages stay in
         /// tier 0 and which are loaded ahead of a step.
@@ -84,6 +84,16 @@ section! {
 }
 
 section! {
+    /// `[tracing]`: traces of requests, for an OpenTelemetry collector.
+    Tracing, RawTracing {
+        /// Base URL of a collector that takes OTLP over HTTP; the daemon posts spans to URL/v1/traces. The daemon has no TLS: run the
+        /// collector on this machine and let it forward. A request is traced if its engine passes a sampled trace context (W3C). ""
+        /// disables tracing.
+        endpoint: Collector = String::new(), example "\"http://127.0.0.1:4318\"", effect Restart;
+    }
+}
+
+section! {
     /// `[tiers]`.
     Tiers, RawTiers {}
     tables {
@@ -106,8 +116,8 @@ section! {
         /// whole slab for each page size of a space, the slabs are smaller, in proportion to the bytes of each page size in a block.
         // At most 1 GiB: a slab is one memfd segment.
         slab_bytes ("slab"): Bytes = ByteSize(constants::SLAB), range 4 * KIB..=GIB, effect Restart;
-        /// true: allocate the whole tier before the daemon reports ready. false: allocate each slab when a space needs it; the machine
-        /// may not have the memory by then.
+        /// true: begin to allocate the whole tier at start; engines are served meanwhile. false: allocate each slab when a space needs
+        /// it; the machine may not have the memory by then.
         prefault: bool = true, effect Restart;
         /// Percent in use above which published blocks that no sequence uses are evicted from host memory, in the order of
         /// eviction.policy. They move to NVMe; without an NVMe tier they are dropped.
@@ -217,7 +227,7 @@ section! {
         /// Part of the file system that must stay free beside `capacity` at start: percent or size. Only with `dir`.
         // As much as ext4 reserves for root.
         reserve_free: Reserve = constants::RESERVE_FREE, effect Restart;
-        /// Write budget: maximum bytes written to the disk in 24 hours, all writes included. 0: unlimited.
+        /// Write budget: maximum bytes of blocks written to the disk in 24 hours; its index log comes on top. 0: unlimited.
         bytes_per_day: OrNone<Bytes> = ByteSize(0), range 0..=1024 * PIB, example "\"1TiB\"", effect Now;
         /// Rated endurance of the drive (TBW), to estimate its remaining life. 0: unknown.
         endurance_bytes ("endurance"): OrNone<Bytes> = ByteSize(0), range 0..=1024 * PIB, example "\"1PiB\"", effect Now;
@@ -401,7 +411,7 @@ section! {
 section! {
     /// `[[domains]]`: a trust domain.
     Domain, RawDomain {
-        /// Name of the domain, for logs and the status dump. It must be given.
+        /// Name of the domain. Stored blocks belong to it: under another name they are not found. It must be given.
         name: String = String::new(), example "\"tenant-a\"", effect Now;
         /// User ids of processes that belong to it.
         uids: Vec<u32> = Vec::new(), example "[1000]", effect Now;

@@ -102,12 +102,6 @@ changed file is read on SIGHUP; the last column says when a changed value takes 
 }
 
 #[test]
-fn an_old_name_of_a_table_still_works() {
-    assert_eq!(parse("[canary]\none_in = 7\n").unwrap().sample.one_in, 7);
-    assert!(refused("[canary]\none_in = 7\n[integrity_sample]\none_in = 7\n").contains("is given twice"));
-}
-
-#[test]
 fn every_example_is_fine_on_the_machine_that_it_is_for() {
     for (name, text) in [
         ("workstation-24g.toml", include_str!("../../../configs/workstation-24g.toml")),
@@ -359,6 +353,22 @@ fn disks_tokens_and_quotas_that_contradict_each_other() {
     let error = refused(&format!("[tiers.host]\ncapacity = \"64KiB\"\n{}", disk("/a")));
     assert!(error.contains("capacity = 64KiB (line 2) contradicts edges.nvme_to_host.scan_frames = 32"), "{error}");
     assert!(refused("[http]\nlisten = \"localhost\"\n").contains("an address and a port"));
+    for (wrong, why) in [
+        ("https://collector:4318", "without TLS"),
+        ("http://localhost:4318/v1/traces", "without /v1/traces"),
+        ("localhost:4318", "a URL such as"),
+        ("http://", "a URL such as"),
+        ("http://localhost/?a", "a URL such as"),
+        ("http://localhost:4318/v1/traces/", "without /v1/traces"),
+        ("http://me:secret@localhost:4318", "without a user and password"),
+        ("https://me:sec@ret@localhost", "tracing.endpoint = \"https://…@localhost\""),
+    ] {
+        let error = refused(&format!("[tracing]\nendpoint = \"{wrong}\"\n"));
+        assert!(error.contains("tracing.endpoint = ") && error.contains("(line 2)") && error.contains(why), "{error}");
+        assert!(!error.contains("me:"), "{error}");
+    }
+    let config = parse("[tracing]\nendpoint = \"http://[::1]:4318/base/\"\n").unwrap();
+    assert_eq!(config.tracing.endpoint.as_deref(), Some("http://[::1]:4318/base/"));
     for (wrong, why) in [
         ("kvtide=noisy", "\"noisy\" is no level"),
         ("warning", "\"warning\" is no level; did you mean \"warn\"?"),

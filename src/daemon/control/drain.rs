@@ -40,10 +40,14 @@ impl Control {
             }
         }
         let Control { host, disks, registry, monitor, http, spaces, identities, log, .. } = self;
-        drop(spaces);
+        let exporter = spaces.end();
         host.end();
         disks.end();
         identities.end();
+        // After the disks are closed: a collector may be slow.
+        if let Some(exporter) = exporter {
+            exporter.end();
+        }
         http.end();
         monitor.end();
         log.tell_left_out();

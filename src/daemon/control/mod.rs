@@ -28,6 +28,7 @@ use crate::session::{Registry, SessionInfo};
 use crate::space::{AttachRequest, Report, SpaceMessage};
 use crate::status::{HealthMonitorThread, Quota, Stage, ThreadRegistry};
 use crate::supervisor;
+use crate::trace::Exporter;
 use disks::Disks;
 use dump::Dumper;
 use identities::Identities;
@@ -35,7 +36,8 @@ use key::Key;
 use kvtide_format::SlotLayout;
 use kvtide_http::access::Access;
 use kvtide_rt::mail::{Address, Mailbox, RetryQueue, mailbox};
-use kvtide_wire::hello::{Hello, Limits, Watch};
+use kvtide_wire::features;
+use kvtide_wire::hello::{Hello, Limits, Protocol, Watch};
 use kvtide_wire::layout::Shape;
 use kvtide_wire::os::session::DaemonSide;
 use kvtide_wire::os::socket::Listener;
@@ -149,7 +151,13 @@ impl Control {
         thread_registry.serve_disks(disks.figures());
         let host = HostThread::spawn(&config, &disks.disks(), recovered, to_host, &thread_registry)?;
         let identities = Identities::start(&config)?;
-        let spaces = Spaces::new(to_control, host.address(), disks.disks(), thread_registry.clone(), &config);
+        let start = |endpoint: &String| {
+            let started = Exporter::start("kvtided", endpoint, thread_registry.trace_counters().clone());
+            started.map_err(|error| Error::system("export traces", error))
+        };
+        let exporter = config.tracing.endpoint.as_ref().map(start).transpose()?;
+        let disk_handles = disks.disks();
+        let spaces = Spaces::new(to_control, host.address(), disk_handles, thread_registry.clone(), &config, exporter);
         thread_registry.control().round();
         // `kvtide status` works from here on: HTTP accepts connections, and the health monitor has answered.
         monitor.handle().snapshot(Duration::ZERO).ok_or_else(|| {
@@ -265,7 +273,7 @@ impl Control {
             Err(refusal) => handshake.refuse(&self.registry, &refusal),
             Ok((space, admitted)) => {
                 let (socket, peer, pidfd) = handshake.into_parts();
-                let Admitted { number, side, fds, limits, relay_socket } = admitted;
+                let Admitted { number, side, fds, protocol, limits, relay_socket } = admitted;
                 let (shard, relay, mut frames) = (hello.shard, hello.relay, hello.tier0_frames);
                 if hello.mapped_frames > 0 {
                     frames.extend(vec![hello.mapped_frames; frames.len()]);
@@ -277,11 +285,13 @@ impl Control {
                     pidfd,
                     side,
                     fds,
+                    protocol,
                     limits,
                     shard,
                     numa_node: hello.numa_node,
                     relay,
                     relay_socket,
+                    identity: hello.identity,
                     frames,
                 };
                 if !self.spaces.send(space, request) {
@@ -363,7 +373,9 @@ impl Control {
             request_timeout_us: limits.request_timeout.as_micros() as u64,
         };
         let system = |error: String| Refusal { status: Status::System, text: error };
-        let (side, fds) = DaemonSide::create(granted.shape)
+        let protocol = Protocol::ours(if self.config.tracing.endpoint.is_some() { features::TRACE } else { 0 })
+            .common(hello.protocol);
+        let (side, fds) = DaemonSide::create(granted.shape, protocol.version)
             .map_err(|error| system(format!("cannot create the session's shared memory: {error}")))?;
         let space = match found {
             Some(space) => space,
@@ -388,6 +400,7 @@ impl Control {
             uid: peer.uid,
             program: attach::program(peer.pid).unwrap_or_default(),
             attached_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            protocol: protocol.version,
             shard: hello.shard,
             relay: hello.relay,
             live: true,
@@ -395,7 +408,7 @@ impl Control {
         let number = self.registry.add(info);
         // A space that stays on this machine has nothing to ask a relay.
         let relay_socket = if hello.local || hello.relay { PathBuf::new() } else { domain.relay_socket.clone() };
-        Ok((space, Admitted { number, side, fds, limits: granted, relay_socket }))
+        Ok((space, Admitted { number, side, fds, protocol, limits: granted, relay_socket }))
     }
 }
 
@@ -404,6 +417,7 @@ struct Admitted {
     number: u32,
     side: DaemonSide,
     fds: kvtide_wire::os::session::PeerFds,
+    protocol: Protocol,
     limits: Limits,
     relay_socket: PathBuf,
 }

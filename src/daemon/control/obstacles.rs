@@ -38,6 +38,8 @@ pub(crate) fn obstacles(config: &Config, machine: &Machine) -> Vec<Obstacle> {
     put("tiers.host.capacity", capacity.and_then(|()| host::check(&config.tiers.host, machine)));
     put("daemon.dir", creatable(&config.daemon.dir, "create the daemon's directory"));
     put("http.listen", config.http.listen.map_or(Ok(()), http::check));
+    let collector = config.tracing.endpoint.as_deref().map_or(Ok(()), kvtide_trace::check);
+    put("tracing.endpoint", collector.map_err(|error| Error::system("export traces", error)));
     let mut unread = false;
     for domain in &config.domains {
         for (field, files) in [("tokens", &domain.tokens), ("relay_tokens", &domain.relay_tokens)] {

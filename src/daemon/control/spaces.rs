@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::host::{NodeMessage, OtherSpace};
 use crate::space::{Reconfigure, SpaceThread, Spec};
 use crate::status::{SpaceHandle, ThreadRegistry};
+use crate::trace::{Exporter, Place, Tracer};
 use crossbeam::channel::{RecvTimeoutError, Sender, bounded};
 use kvtide_format::SlotLayout;
 use kvtide_format::log::{SlabHeader, SpaceKey};
@@ -76,6 +77,8 @@ pub(super) struct Spaces {
     thread_registry: ThreadRegistry,
     daemon: Daemon,
     sample: IntegritySample,
+    /// Sends traces to a collector, if there is one.
+    exporter: Option<Exporter>,
 }
 
 impl Spaces {
@@ -86,6 +89,7 @@ impl Spaces {
         disks: Arc<[Disk]>,
         thread_registry: ThreadRegistry,
         config: &Config,
+        exporter: Option<Exporter>,
     ) -> Spaces {
         let (daemon, sample) = (config.daemon.clone(), config.sample);
         let to_node = RetryQueue::new(node.clone());
@@ -101,6 +105,7 @@ impl Spaces {
             thread_registry,
             daemon,
             sample,
+            exporter,
         }
     }
 
@@ -225,6 +230,11 @@ impl Spaces {
             );
         }
         let stored = slab.key;
+        let tracer = self.exporter.as_ref().map(|exporter| {
+            let block_bytes = config.planes.iter().map(|plane| u64::from(plane.page_bytes)).sum();
+            let (space, domain) = (name.to_owned(), domain.name.clone());
+            Tracer::new(exporter, Place { space, domain, page_tokens: config.page_tokens, block_bytes })
+        });
         let (to, others) = (address.clone(), others_stored);
         let join = NodeMessage::Join { space: number, domain: key.domain, classes, slab, others, to };
         let spec = Spec {
@@ -242,6 +252,7 @@ impl Spaces {
             join,
             disks: Arc::clone(&self.disks),
             registry: self.thread_registry.registry().clone(),
+            tracer,
         };
         let SpaceThread { address, figures, thread } = SpaceThread::spawn(spec, address, messages)?;
         self.next += 1;
@@ -330,6 +341,11 @@ impl Spaces {
     /// Tell all spaces to finish the work in flight.
     pub fn drain(&mut self, until: Instant) {
         self.spaces.values_mut().for_each(|space| space.messages.send(SpaceMessage::Drain { until }));
+    }
+
+    /// End what is left: threads that did not stop are abandoned. Return what exports their spans.
+    pub fn end(self) -> Option<Exporter> {
+        self.exporter
     }
 
     /// Have every space write its flight recording; wait until they have, within a bound.
@@ -435,7 +451,7 @@ mod tests {
         let (address, messages) = mailbox(1).unwrap();
         address.send(SpaceMessage::Freed).unwrap();
         node.send(NodeMessage::Leave { space: 99 }).unwrap();
-        let mut spaces = Spaces::new(control, node, Arc::new([]), ThreadRegistry::default(), &config);
+        let mut spaces = Spaces::new(control, node, Arc::new([]), ThreadRegistry::default(), &config, None);
         let thread = std::thread::spawn(|| ());
         let (key, limits) = (Key::some(), config.limits);
         let (outgoing, left) = (RetryQueue::new(address), Some(1));

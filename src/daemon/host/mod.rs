@@ -20,20 +20,19 @@ use crate::error::Error;
 use crate::orders::Purge;
 use crate::space::{Left, SpaceMessage};
 use crate::status::ThreadRegistry;
-use crate::supervisor;
 use kvtide_format::log::{Recovered, SlabHeader, SpaceKey};
 use kvtide_nvme::{Disk, DiskEvent};
 use kvtide_rt::mail::{Address, Mailbox, mailbox};
 use kvtide_rt::published::published;
 use kvtide_tiering::node;
-use kvtide_wire::os::memfd::Memfd;
+use kvtide_wire::error::Error as WireError;
+use kvtide_wire::os::memfd::{Memfd, Reserved};
 use kvtide_wire::os::numa;
-use pool::Pool;
+use pool::{Order, Pool};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Instant;
 use thread::Host;
 
 /// Mailbox size of the host thread. Senders that must not block keep messages that do not fit.
@@ -139,6 +138,13 @@ pub(crate) enum NodeMessage {
     },
     /// Purge a tenant without running spaces.
     Purge(Purge),
+    /// A thread allocated memory for the pool, or could not.
+    Allocated {
+        /// What it was told to allocate: this segment, and after a failure all that is given up.
+        orders: Vec<Order>,
+        /// The memory.
+        segment: Result<Reserved, WireError>,
+    },
     /// A disk event.
     Disk(DiskEvent),
     /// Stop the thread.
@@ -161,6 +167,10 @@ pub struct HostStatus {
     pub granted_bytes: u64,
     /// Bytes allocated in advance and not granted.
     pub pooled_bytes: u64,
+    /// Bytes of the capacity that are being allocated, at start and for what spaces returned.
+    pub allocating_bytes: u64,
+    /// Reason why not all of the capacity could be allocated, until it is; otherwise empty.
+    pub allocation_error: String,
     /// Slabs granted.
     pub slabs: usize,
     /// Slabs ever granted.
@@ -190,11 +200,11 @@ impl HostThread {
         mailbox(MESSAGES_MAX).map_err(|source| Error::Wire { action: "create the host thread's mailbox", source })
     }
 
-    /// Allocate the host tier's memory if prefaulting is configured, and start the thread. `recovered`: the recovered index of each
-    /// disk.
+    /// Start the thread, and threads that allocate the host tier's memory if prefaulting is configured. `recovered`: the recovered
+    /// index of each disk.
     ///
     /// # Errors
-    /// There is not enough memory, or the thread cannot be started.
+    /// There is not enough memory, or a thread cannot be started.
     pub fn spawn(
         config: &Config,
         disks: &[Disk],
@@ -205,13 +215,12 @@ impl HostThread {
         let (mut publisher, figures) = published();
         thread_registry.serve_host(figures);
         let nodes = numa_nodes();
-        let pool = match config.tiers.host.prefault {
-            true => prefault(&config.tiers.host, nodes, thread_registry)?,
+        let host = &config.tiers.host;
+        let pool = match host.prefault {
+            true => Pool::begin(host.capacity_bytes, host.slab_bytes, nodes, &address)?,
             false => Pool::empty(nodes),
         };
         let mut host = Host::new(config, pool, disks, recovered);
-        // Prefaulting may have taken long.
-        publisher.round();
         let builder = std::thread::Builder::new().name("kvtide-host".into());
         let thread = builder.spawn(move || {
             messages.awake();
@@ -256,22 +265,6 @@ fn numa_nodes() -> Vec<u16> {
     }
     tracing::info!("host tier: slabs are on the NUMA node of the engine that needs them, of nodes {nodes:?}");
     nodes
-}
-
-/// Allocate the whole tier and report progress.
-fn prefault(tier: &HostTier, nodes: Vec<u16>, thread_registry: &ThreadRegistry) -> Result<Pool, Error> {
-    let began = Instant::now();
-    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
-    let all = gib(tier.capacity_bytes);
-    let pool = Pool::fill(tier.capacity_bytes, tier.slab_bytes, nodes, &mut |bytes| {
-        let progress = format!("host tier: {:.2} of {all:.2} GiB allocated", gib(bytes));
-        tracing::info!("{progress}");
-        thread_registry.progress(&progress);
-        supervisor::starting(&progress);
-    })?;
-    let (seconds, huge) = (began.elapsed().as_secs_f64(), gib(pool.huge_bytes()));
-    tracing::info!("host tier: {all:.2} GiB allocated in {seconds:.2} s, {huge:.2} GiB on huge pages");
-    Ok(pool)
 }
 
 #[cfg(test)]

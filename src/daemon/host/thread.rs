@@ -1,7 +1,7 @@
 //! The host thread's loop and message handling.
 
 use super::needs::{Need, Needs};
-use super::pool::Pool;
+use super::pool::{Order, Pool};
 use super::regions::Regions;
 use super::{HostStatus, NodeMessage};
 use crate::config::Config;
@@ -15,7 +15,7 @@ use kvtide_tiering::node::{Grant, Node, NodeConfig};
 use kvtide_wire::error::Error as WireError;
 use kvtide_wire::hello::Slab;
 use kvtide_wire::os::map::Access;
-use kvtide_wire::os::memfd::Memfd;
+use kvtide_wire::os::memfd::{Memfd, Reserved};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 
 /// Maximum wait while the mailbox of a disk, log or space is full.
 const RETRY: Duration = Duration::from_millis(1);
+/// Interval between progress reports while memory is allocated.
+const PROGRESS: Duration = Duration::from_secs(1);
 
 /// State of the host thread.
 pub(super) struct Host {
@@ -38,6 +40,13 @@ pub(super) struct Host {
     /// Messages to each space.
     spaces: BTreeMap<u32, RetryQueue<SpaceMessage>>,
     needs: Needs,
+    /// Needs that wait for memory that is being allocated: space, class, NUMA node.
+    awaiting: Vec<(u32, u8, Option<u16>)>,
+    /// Start of the first allocation, until it has ended.
+    began: Option<Instant>,
+    /// Last progress report about it.
+    told: Instant,
+    allocation_error: String,
     slabs_granted: u64,
     slabs_refused: u64,
     slabs_elsewhere: u64,
@@ -69,6 +78,10 @@ impl Host {
             placed: BTreeMap::new(),
             spaces: BTreeMap::new(),
             needs: Needs::default(),
+            awaiting: Vec::new(),
+            began: Some(Instant::now()),
+            told: Instant::now(),
+            allocation_error: String::new(),
             slabs_granted: 0,
             slabs_refused: 0,
             slabs_elsewhere: 0,
@@ -149,6 +162,7 @@ impl Host {
             }
             NodeMessage::Leave { space } => self.leave(space),
             NodeMessage::Purge(purge) => self.regions.purge(&purge),
+            NodeMessage::Allocated { orders, segment } => self.allocated(&orders, segment),
             NodeMessage::Disk(event) => self.regions.handle(event),
             NodeMessage::End => return false,
         }
@@ -204,9 +218,42 @@ impl Host {
         self.tell(space, SpaceMessage::Refused { class });
     }
 
-    /// Grant a slab if one is available, else return false. Allocation errors are reported to the space.
+    /// Add memory that a thread allocated, and grant it to a space that waits for it.
+    fn allocated(&mut self, orders: &[Order], segment: Result<Reserved, WireError>) {
+        if let Err(error) = self.pool.add(orders, segment) {
+            tracing::error!("host tier: cannot allocate memory: {error}; slabs will be allocated on demand");
+            self.allocation_error = error.to_string();
+        }
+        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        let (all, coming, now) = (self.node.capacity_bytes(), self.pool.allocating_bytes(), Instant::now());
+        if coming == 0 && self.pool.is_whole(self.node.granted_bytes()) {
+            self.allocation_error.clear();
+            if let Some(began) = self.began.take() {
+                let (seconds, huge) = ((now - began).as_secs_f64(), gib(self.status().huge_bytes));
+                tracing::info!(
+                    "host tier: {:.2} GiB allocated in {seconds:.2} s, {huge:.2} GiB on huge pages",
+                    gib(all)
+                );
+            }
+        } else if coming > 0 && now - self.told >= PROGRESS {
+            self.told = now;
+            let there = self.pool.bytes() + self.node.granted_bytes();
+            tracing::info!("host tier: {:.2} of {:.2} GiB allocated", gib(there), gib(all));
+        }
+        for (space, class, numa_node) in std::mem::take(&mut self.awaiting) {
+            self.need(space, class, numa_node);
+        }
+    }
+
+    /// Grant a slab if one is available, or will be once its memory is allocated; else return false. Allocation errors are reported to
+    /// the space.
     fn grant(&mut self, space: u32, class: u8, numa_node: Option<u16>) -> bool {
         let Some(grant) = self.node.grant(space, class) else { return false };
+        if self.pool.is_awaited(grant.bytes, numa_node) {
+            self.node.take_back(space, grant.slab);
+            self.awaiting.push((space, class, numa_node));
+            return true;
+        }
         match self.allocate(space, class, grant, numa_node) {
             Ok(granted) => {
                 self.slabs_granted += 1;
@@ -279,6 +326,7 @@ impl Host {
         self.regions.leave(space);
         self.spaces.remove(&space);
         self.needs.gone(space);
+        self.awaiting.retain(|waiting| waiting.0 != space);
         self.came_back();
     }
 
@@ -306,6 +354,8 @@ impl Host {
             capacity_bytes: self.node.capacity_bytes(),
             granted_bytes: self.node.granted_bytes(),
             pooled_bytes: self.pool.bytes(),
+            allocating_bytes: self.pool.allocating_bytes(),
+            allocation_error: self.allocation_error.clone(),
             slabs: self.node.slabs(),
             slabs_granted: self.slabs_granted,
             slabs_refused: self.slabs_refused,
@@ -515,6 +565,57 @@ mod tests {
         assert_eq!(host.placed.len(), 3);
         host.handle(NodeMessage::Leave { space: 1 });
         assert!(host.placed.is_empty());
+    }
+
+    /// Create a host tier of four slabs whose memory is being allocated, and the mailbox at which it arrives.
+    fn allocating() -> (Host, Mailbox<NodeMessage>) {
+        let (to, allocated) = mailbox(8).unwrap();
+        let pool = Pool::begin(262144, 65536, Vec::new(), &to).unwrap();
+        (Host { pool, ..host() }, allocated)
+    }
+
+    #[test]
+    fn a_slab_waits_for_memory_that_is_being_allocated() {
+        let (mut host, allocated) = allocating();
+        let (leaves, stays) = (join(&mut host, 1), join(&mut host, 2));
+        for space in [1, 2, 2] {
+            host.handle(NodeMessage::Need { space, class: 0, numa_node: None });
+        }
+        assert_eq!((told(&leaves), told(&stays), host.status().allocating_bytes), (vec![], vec![], 262144));
+        assert_eq!(host.node.granted_bytes(), 0, "what waits holds nothing");
+        host.handle(NodeMessage::Leave { space: 1 });
+        for left in [3, 2] {
+            host.handle(allocated.wait().unwrap());
+            assert_eq!((told(&stays), host.status().allocating_bytes), (vec!["granted"], left * 65536));
+        }
+        // Memory that comes back is not allocated twice.
+        host.handle(NodeMessage::Return { space: 2, slab: 0, memfd: None });
+        assert_eq!((host.pool.bytes(), host.status().allocating_bytes), (0, 196608));
+        for _ in 0..3 {
+            host.handle(allocated.wait().unwrap());
+        }
+        assert_eq!((host.pool.bytes(), host.status().allocating_bytes, host.awaiting.len()), (196608, 0, 0));
+    }
+
+    #[test]
+    fn without_memory_for_the_whole_tier_slabs_are_allocated_on_demand_and_health_says_so() {
+        let (mut host, allocated) = allocating();
+        let messages = join(&mut host, 1);
+        host.handle(NodeMessage::Need { space: 1, class: 0, numa_node: None });
+        for _ in 0..4 {
+            assert!(told(&messages).is_empty(), "memory is being allocated");
+            let Some(NodeMessage::Allocated { orders, .. }) = allocated.wait() else { panic!("another message") };
+            let segment = Err(WireError::Closed { tried: "allocate" });
+            host.handle(NodeMessage::Allocated { orders, segment });
+        }
+        assert_eq!((told(&messages), host.status().allocating_bytes), (vec!["granted"], 0));
+        assert!(host.status().allocation_error.contains("allocate"));
+        // When memory is returned, all of it is tried again.
+        host.handle(NodeMessage::Return { space: 1, slab: 0, memfd: None });
+        for _ in 0..4 {
+            host.handle(allocated.wait().unwrap());
+        }
+        assert_eq!((host.pool.bytes(), host.status().allocation_error.as_str()), (262144, ""));
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! | `/` | the web page ([`page`]) for browsers, else a list of the paths |
 //! | `/v1/history` | the figures of the last hour, as columns |
 //! | `/v1/cache/search` | a block by its hash, or spaces and tenants by a part of their name |
-//! | POST `/v1/cache/locate` | which blocks of a prompt are cached, by their hashes |
+//! | POST `/v1/cache/why` | where the blocks of a prompt are, or why they are not cached, by their hashes |
 //! | POST `/v1/cache/pin`, `unpin`, `evict`, `clear`, POST `/v1/drain`, `/v1/purge`, `/v1/reload` | actions of operators ([`operate`]) |
 //!
 //! One thread with its own runtime serves all requests, so HTTP cannot block a core thread. The thread asks the health monitor

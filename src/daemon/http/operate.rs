@@ -2,6 +2,7 @@
 
 use super::routes::Daemon;
 use crate::config::most_like;
+use crate::host::HostStatus;
 pub use crate::orders::PurgedDisk;
 use crate::orders::{Order, Purge, PurgeEvent};
 use crate::space::{Operate, Operated, Operation, SpaceMessage};
@@ -9,11 +10,11 @@ use crate::status::{SessionInfo, Snapshot, SpaceStatus};
 use axum::http::StatusCode;
 use kvtide_http::access::Refused;
 use kvtide_nvme::DiskStatus;
-use kvtide_tiering::ByTier;
-use kvtide_tiering::api::Eviction;
+use kvtide_tiering::api::{Cause, Eviction};
+use kvtide_tiering::{Absence, ByTier};
 use kvtide_types::{hash_from_hex, hash_hex};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -99,15 +100,17 @@ pub struct User {
     pub since_s: u64,
 }
 
-/// Which blocks of a prompt are cached.
+/// Which blocks of a prompt are cached, and why the others are not.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Located {
-    /// The spaces that have one or more of the blocks.
+    /// All spaces.
     pub spaces: Vec<LocatedIn>,
+    /// Bytes of disk regions with blocks of spaces that do not run, because no engine is attached. They cannot be searched.
+    pub unclaimed_bytes: u64,
 }
 
-/// The blocks of a prompt that one space has.
+/// What one space knows of the blocks of a prompt.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LocatedIn {
@@ -117,11 +120,29 @@ pub struct LocatedIn {
     pub name: String,
     /// The tenant.
     pub tenant: String,
-    /// The blocks, in the order of the prompt.
+    /// Identity of the last engine that has one: the parts of its fingerprint, as the engine describes them.
+    pub identity: Option<String>,
+    /// The space has forgotten nothing that happened to blocks in this time.
+    pub known_s: u64,
+    /// The blocks that it has or has a record of, in the order of the prompt. No store of the others is known.
     pub blocks: Vec<LocatedBlock>,
+    /// The only hash is the trace id of a request, whose last lookup this is. `blocks` has its blocks.
+    pub request: Option<LookupOfRequest>,
 }
 
-/// A cached block of a prompt.
+/// The last lookup of a traced request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LookupOfRequest {
+    /// Hash of the last block that it found.
+    pub found: Option<String>,
+    /// Hash of the next one that it asked for, which it did not find.
+    pub missing: Option<String>,
+    /// Seconds since the lookup.
+    pub since_s: u64,
+}
+
+/// A block of a prompt.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LocatedBlock {
@@ -129,10 +150,26 @@ pub struct LocatedBlock {
     pub index: usize,
     /// The hash.
     pub hash: String,
-    /// Bytes in each tier. A page can be in several.
+    /// Bytes in each tier. A page can be in several. Empty if it is not cached.
     pub tiers: Vec<InTier>,
     /// It is pinned, or part of a pinned prefix.
     pub pinned: bool,
+    /// Why lookups do not find it.
+    pub missing: Option<Missing>,
+}
+
+/// Why lookups do not find a block.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Missing {
+    /// The cause: `memory_full`, for example.
+    pub cause: String,
+    /// If it was evicted: the lowest tier that had it, `tier0`, `host` or `nvme`.
+    pub tier: Option<String>,
+    /// The cause applies to a block before it.
+    pub with_ancestor: bool,
+    /// Seconds since then.
+    pub since_s: u64,
 }
 
 /// Answer to an action.
@@ -325,8 +362,8 @@ impl Daemon {
         Ok(Found { matches, more, near })
     }
 
-    /// Return which blocks of a prompt are cached, in every space that has one of them.
-    pub(super) async fn locate(&self, ToLocate { hashes }: &ToLocate, snapshot: &Snapshot) -> Result<Located, Refused> {
+    /// Return what each space knows of the blocks of a prompt.
+    pub(super) async fn why(&self, ToLocate { hashes }: &ToLocate, snapshot: &Snapshot) -> Result<Located, Refused> {
         if hashes.is_empty() || hashes.len() > HASHES_MAX {
             let text = format!("hashes: {} were sent; a request has 1 to {HASHES_MAX}", hashes.len());
             return Err((StatusCode::BAD_REQUEST, text));
@@ -334,30 +371,37 @@ impl Daemon {
         let parsed = hashes.iter().map(|text| hash_from_hex(text).ok_or_else(|| no_hash(text)));
         let parsed: Vec<u128> = parsed.collect::<Result<_, _>>()?;
         let until = Instant::now() + ANSWER;
-        let mut located = Located::default();
-        for status in &snapshot.spaces {
-            let mut blocks = Vec::new();
-            for (index, hash) in parsed.iter().enumerate() {
-                let entry = match self.ask(status.space, Operation::Find(*hash), until).await {
-                    Ok(operated) => operated.entry,
+        let bytes =
+            |host: &HostStatus| host.disks.iter().map(|disk| u64::from(disk.unclaimed) * host.region_bytes).sum();
+        let unclaimed_bytes = snapshot.host.as_ref().map_or(0, bytes);
+        let mut located = Located { unclaimed_bytes, ..Located::default() };
+        'spaces: for status in &snapshot.spaces {
+            let (name, tenant) = (status.name.clone(), status.domain.clone());
+            let mut space = LocatedIn { space: status.space, name, tenant, ..LocatedIn::default() };
+            let mut asked: VecDeque<u128> = parsed.iter().copied().collect();
+            for index in 0.. {
+                let Some(hash) = asked.pop_front() else { break };
+                let operated = match self.ask(status.space, Operation::Find(hash), until).await {
+                    Ok(operated) => operated,
                     // It ended meanwhile, and with it its blocks in memory.
-                    Err((StatusCode::NOT_FOUND, _)) => {
-                        blocks.clear();
-                        break;
-                    }
+                    Err((StatusCode::NOT_FOUND, _)) => continue 'spaces,
                     Err(refused) => return Err(refused),
                 };
-                blocks.extend(entry.map(|entry| LocatedBlock {
-                    index,
-                    hash: hash_hex(*hash),
-                    tiers: in_tiers(&entry.bytes),
-                    pinned: entry.pinned,
-                }));
+                let is_block = operated.absence.is_none_or(|(absence, _)| absence.cause != Cause::NeverStored);
+                match (operated.lookup, &space.request) {
+                    _ if is_block => space.blocks.push(located_block(index, hash, &operated)),
+                    // No block, but a request. Its engine chose the number, so a block with this hash goes first.
+                    (Some((lookup, since)), None) if parsed.len() == 1 => {
+                        let [found, missing] = [lookup.found, lookup.missing].map(|hash| hash.map(hash_hex));
+                        space.request = Some(LookupOfRequest { found, missing, since_s: since.as_secs() });
+                        asked.extend([lookup.found, lookup.missing].into_iter().flatten());
+                    }
+                    _ => {}
+                }
+                space.known_s = operated.known.as_secs();
+                space.identity = Some(operated.identity.to_string()).filter(|identity| !identity.is_empty());
             }
-            if !blocks.is_empty() {
-                let (name, tenant) = (status.name.clone(), status.domain.clone());
-                located.spaces.push(LocatedIn { space: status.space, name, tenant, blocks });
-            }
+            located.spaces.push(space);
         }
         Ok(located)
     }
@@ -550,6 +594,23 @@ impl Daemon {
         };
         tracing::info!("operator: {text}");
         Done { done: true, text: text.to_owned(), ..Done::default() }
+    }
+}
+
+/// Say where a block is, or why it is not found.
+fn located_block(index: usize, hash: u128, operated: &Operated) -> LocatedBlock {
+    let missing = |(absence, since): (Absence, Duration)| Missing {
+        cause: absence.cause.name().into(),
+        tier: absence.tier.map(|tier| tier.name().into()),
+        with_ancestor: absence.with_ancestor,
+        since_s: since.as_secs(),
+    };
+    LocatedBlock {
+        index,
+        hash: hash_hex(hash),
+        tiers: operated.entry.as_ref().map_or_else(Vec::new, |entry| in_tiers(&entry.bytes)),
+        pinned: operated.entry.as_ref().is_some_and(|entry| entry.pinned),
+        missing: operated.absence.map(missing),
     }
 }
 

@@ -80,7 +80,7 @@ pub(super) fn router(daemon: Daemon, counters: HttpCounters, bodies: &Bodies) ->
         .route("/v1/cache/unpin", post(unpin))
         .route("/v1/cache/evict", post(evict))
         .route("/v1/cache/clear", post(clear))
-        .route("/v1/cache/locate", post(locate))
+        .route("/v1/cache/why", post(why))
         .route("/v1/drain", post(drain))
         .route("/v1/purge", post(purge))
         .route("/v1/reload", post(reload))
@@ -187,13 +187,13 @@ async fn clear(State(daemon): State<Daemon>, bytes: Bytes) -> Response {
     }
 }
 
-async fn locate(State(daemon): State<Daemon>, bytes: Bytes) -> Response {
+async fn why(State(daemon): State<Daemon>, bytes: Bytes) -> Response {
     let what = match body(&bytes) {
         Ok(what) => what,
         Err(refused) => return refuse(refused),
     };
     match snapshot(&daemon).await {
-        Ok(snapshot) => done(daemon.locate(&what, &snapshot).await),
+        Ok(snapshot) => done(daemon.why(&what, &snapshot).await),
         Err(refusal) => refusal,
     }
 }
@@ -267,7 +267,7 @@ async fn index(headers: HeaderMap) -> Response {
 const PATHS: &str = "kvtided\n\n/metrics    Prometheus metrics\n/healthz    200 while healthy, else 503 with the reasons\n\
      /readyz     200 while engines can attach, else 503 with the reasons\n/v1/status  full status as JSON\n/v1/history the last hour, as columns\n\
      /v1/cache/search?q=TEXT  a block by its hash, or spaces and tenants by a part of their name\n\
-     POST /v1/cache/locate  which blocks of a prompt are cached, by their hashes\n\
+     POST /v1/cache/why  where the blocks of a prompt are, or why they are not cached, by their hashes\n\
      POST /v1/cache/pin, unpin, evict, clear, /v1/drain, /v1/purge, /v1/reload  actions of operators\n";
 
 async fn not_found(uri: Uri) -> Response {

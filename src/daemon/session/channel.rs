@@ -1,11 +1,13 @@
 //! The daemon's side of one channel: tags in flight; each request is taken once and answered once.
 
 use super::Violation;
-use kvtide_wire::entry::{Completion, Submission};
-use kvtide_wire::lists::List;
+use crate::trace::OpenSpan;
+use kvtide_wire::entry::{Completion, Submission, TRACED};
+use kvtide_wire::lists::{List, TRACE_WORDS};
 use kvtide_wire::os::session::DaemonChannel;
 use kvtide_wire::ring::PushError;
 use kvtide_wire::status::Status;
+use kvtide_wire::trace::TraceContext;
 
 /// No request with this tag is in flight. Wider than an operation code, since an engine may write any operation code.
 const FREE: u32 = u32::MAX;
@@ -19,17 +21,21 @@ pub(crate) struct Channel {
     ops: Box<[u32]>,
     /// Time at which the request was taken, by tag.
     taken_us: Box<[u64]>,
+    /// Spans of the traced requests in flight, by tag; empty before the first one.
+    spans: Vec<Option<Box<OpenSpan>>>,
     in_flight: u32,
     answered: bool,
 }
 
 /// An answered request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Answered {
     /// Operation code as written by the engine.
     pub op: u16,
     /// Time at which it was taken.
     pub taken_us: u64,
+    /// Its span, if it is traced.
+    pub span: Option<Box<OpenSpan>>,
 }
 
 impl Channel {
@@ -37,12 +43,16 @@ impl Channel {
     pub fn new(index: u16, wire: DaemonChannel) -> Channel {
         let depth = wire.completions.capacity() as usize;
         let (ops, taken_us) = (vec![FREE; depth].into_boxed_slice(), vec![0; depth].into_boxed_slice());
-        Channel { wire, index, ops, taken_us, in_flight: 0, answered: false }
+        Channel { wire, index, ops, taken_us, spans: Vec::new(), in_flight: 0, answered: false }
     }
 
     /// Take the next request and copy its list into `list`. A list longer than its area is left empty; its length then does not
-    /// match.
-    pub fn take(&mut self, now_us: u64, list: &mut List) -> Result<Option<Submission>, Violation> {
+    /// match. Return its trace context too, if it has one.
+    pub fn take(
+        &mut self,
+        now_us: u64,
+        list: &mut List,
+    ) -> Result<Option<(Submission, Option<TraceContext>)>, Violation> {
         let Some(submission) = self.wire.submissions.pop()? else { return Ok(None) };
         let (channel, tag) = (self.index, submission.tag);
         let depth = self.ops.len();
@@ -53,10 +63,24 @@ impl Channel {
         *place = u32::from(submission.op);
         self.taken_us[usize::from(tag)] = now_us;
         self.in_flight += 1;
-        if self.wire.requests.copy_out(tag, submission.list_len, list).is_err() {
+        let is_traced = submission.trace == TRACED;
+        let len = submission.list_len.saturating_add(if is_traced { TRACE_WORDS as u32 } else { 0 });
+        if self.wire.requests.copy_out(tag, len, list).is_err() {
             *list = List::default();
         }
-        Ok(Some(submission))
+        let context = if is_traced { list.take_trace() } else { None };
+        Ok(Some((submission, context)))
+    }
+
+    /// Keep the span of the request in flight with a tag until its answer.
+    pub fn open(&mut self, tag: u16, span: OpenSpan) {
+        self.spans.resize_with(self.ops.len(), || None);
+        self.spans[usize::from(tag)] = Some(Box::new(span));
+    }
+
+    /// Take the spans of the requests that are not answered.
+    pub fn take_spans(&mut self) -> impl Iterator<Item = Box<OpenSpan>> {
+        self.spans.iter_mut().filter_map(Option::take)
     }
 
     /// Return true if a request waits. A broken ring counts as waiting, so that it is examined.
@@ -85,7 +109,8 @@ impl Channel {
             PushError::Broken(index) => index.into(),
         })?;
         self.answered = true;
-        Ok(Some(Answered { op, taken_us: self.taken_us[usize::from(tag)] }))
+        let span = self.spans.get_mut(usize::from(tag)).and_then(Option::take);
+        Ok(Some(Answered { op, taken_us: self.taken_us[usize::from(tag)], span }))
     }
 
     /// Wake the engine's thread if answers were sent since the last call.

@@ -18,6 +18,9 @@ pub(crate) use stats::Way;
 pub use stats::{JobTimes, RequestTimes, SessionStats};
 pub(crate) use violation::{End, Violation};
 
+use crate::answer::Answer;
+use crate::trace::OpenSpan;
+use channel::Answered;
 use jobs::JobsInFlight;
 use kvtide_tiering::api::{HostFrame, Job, Status};
 use kvtide_wire::entry::{Job as WireJob, JobDone, Op};
@@ -108,21 +111,6 @@ impl Comparison {
     }
 }
 
-/// The answer to a request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Answer<'a> {
-    /// Channel of the request.
-    pub channel: u16,
-    /// Its tag.
-    pub tag: u16,
-    /// Status of the request.
-    pub status: Status,
-    /// Result value.
-    pub value: u64,
-    /// Result list.
-    pub words: &'a [u32],
-}
-
 /// A message for the engine; messages are delivered in order.
 #[derive(Clone, Debug)]
 pub(crate) struct Notice {
@@ -197,11 +185,16 @@ impl Session {
         Ok(Some(EndedJob { id: done.id, status, bytes, comparison: Comparison::of(&sent, digest) }))
     }
 
-    /// Answer a request; its duration is added to `times`. Return false if no such request is in flight.
-    pub fn answer(&mut self, answer: &Answer<'_>, now_us: u64, times: &mut RequestTimes) -> Result<bool, Violation> {
+    /// Answer a request and return it; its duration is added to `times`. `None`: no such request is in flight.
+    pub fn answer(
+        &mut self,
+        answer: &Answer<'_>,
+        now_us: u64,
+        times: &mut RequestTimes,
+    ) -> Result<Option<Answered>, Violation> {
         let Answer { channel, tag, status, value, words } = *answer;
-        let Some(channel) = self.channels.get_mut(usize::from(channel)) else { return Ok(false) };
-        let Some(answered) = channel.complete(tag, status, value, words)? else { return Ok(false) };
+        let Some(channel) = self.channels.get_mut(usize::from(channel)) else { return Ok(None) };
+        let Some(answered) = channel.complete(tag, status, value, words)? else { return Ok(None) };
         let took_us = now_us.saturating_sub(answered.taken_us);
         times.add(answered.op, took_us);
         self.stats.requests += 1;
@@ -213,7 +206,12 @@ impl Session {
             Some(Op::LoadBlocks) => self.stats.load_us += took_us,
             _ => {}
         }
-        Ok(true)
+        Ok(Some(answered))
+    }
+
+    /// Take the spans of the requests that are not answered.
+    pub fn take_spans(&mut self) -> impl Iterator<Item = Box<OpenSpan>> {
+        self.channels.iter_mut().flat_map(Channel::take_spans)
     }
 
     /// Return true if the engine has written anything that was not read yet.

@@ -24,6 +24,9 @@ pub struct SessionInfo {
     pub program: String,
     /// Time at which it attached, in seconds since the epoch.
     pub attached_s: u64,
+    /// Protocol version that it speaks with the daemon.
+    #[serde(default)]
+    pub protocol: u32,
     /// Shard.
     pub shard: u16,
     /// It is a relay's: it counts for no limit of sessions, and it is not waited for.

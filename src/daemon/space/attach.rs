@@ -25,6 +25,9 @@ impl Space {
             }
         };
         let AttachRequest { number, socket, peer, pidfd, side, fds, limits, frames, numa_node, relay, .. } = request;
+        if !relay && !request.identity.is_empty() {
+            self.identity = request.identity.into();
+        }
         let welcomed = socket.send(&welcome.encode(), &fds.as_fds());
         let mut session = Session::new(socket, side, limits.shape.jobs);
         let told = self.slabs.notices().try_for_each(|notice| session.notify(notice.clone()));
@@ -62,7 +65,7 @@ impl Space {
         if self.drain_until_us.is_some() {
             return Err(Refusal { status: Status::Daemon, text: "the daemon is shutting down".into() });
         }
-        let mut welcome = Welcome::accept(request.number, request.limits)
+        let mut welcome = Welcome::accept(request.number, request.protocol, request.limits)
             .map_err(|error| Refusal { status: Status::Internal, text: error.to_string() })?;
         let (free, why) = match request.relay {
             true => (

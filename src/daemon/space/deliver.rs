@@ -2,8 +2,9 @@
 
 use super::nvme::Wanted;
 use super::serve::Space;
+use crate::answer::Answer;
 use crate::host::NodeMessage;
-use crate::session::{Answer, End};
+use crate::session::End;
 use kvtide_tiering::api::Action;
 
 impl Space {
@@ -23,6 +24,8 @@ impl Space {
             regions_asked,
             registry,
             number,
+            tracer,
+            core,
             ..
         } = self;
         for action in actions.actions() {
@@ -37,9 +40,18 @@ impl Space {
                 Action::Complete { session, channel, tag, status, value, list } => {
                     let Some(live) = session_entries.session(session) else { continue };
                     let words = actions.list(list);
-                    match live.answer(&Answer { channel, tag, status, value, words }, *now_us, request_times) {
-                        Ok(true) => {}
-                        Ok(false) => {
+                    let answer = Answer { channel, tag, status, value, words };
+                    match live.answer(&answer, *now_us, request_times) {
+                        Ok(Some(answered)) => {
+                            if let (Some(tracer), Some(span)) = (tracer.as_mut(), answered.span) {
+                                if let Some((trace, lookup)) = span.lookup(&answer, *now_us) {
+                                    tracer.remember(trace, lookup);
+                                }
+                                let missing = span.missing(&answer).and_then(|hash| core.absence(hash));
+                                tracer.finish(&span, Some(&answer), missing.map(|absence| absence.cause));
+                            }
+                        }
+                        Ok(None) => {
                             tracing::error!("space {number}: request {tag} of session {session} completed twice")
                         }
                         Err(violation) => ending.push((session, End::Violation(violation))),

@@ -19,7 +19,7 @@ impl Space {
 
     /// End a session; an entry without a live session is not changed.
     pub fn end(&mut self, now_us: u64, session_id: SessionId, end: &End) {
-        let Some(session) = self.session_entries.lose(session_id) else { return };
+        let Some(mut session) = self.session_entries.lose(session_id) else { return };
         if let Some(peer) = self.session_entries.peer(session_id) {
             let (number, pid) = (peer.number, peer.credentials.pid);
             self.registry.lost(number);
@@ -35,6 +35,9 @@ impl Space {
         }
         self.registry.count_outcome(Outcome::Ended);
         session.send_disconnect(end);
+        if let Some(tracer) = &self.tracer {
+            session.take_spans().for_each(|span| tracer.finish(&span, None, None));
+        }
         // Closed before the core may reuse frames read by the session's loads: an agent discards copies that end after the hang-up.
         drop(session);
         self.tell(now_us, Event::SessionLost { session: session_id });

@@ -6,7 +6,7 @@ use kvtide_format::log::Blocks;
 use kvtide_nvme::{Memory, SlabCode};
 use kvtide_tiering::api::Policy;
 use kvtide_tiering::node::DiskGrant;
-use kvtide_wire::hello::{Limits, Slab};
+use kvtide_wire::hello::{Limits, Protocol, Slab};
 use kvtide_wire::os::memfd::Memfd;
 use kvtide_wire::os::session::{DaemonSide, PeerFds};
 use kvtide_wire::os::socket::{Peer, Socket};
@@ -99,6 +99,8 @@ pub(crate) struct AttachRequest {
     pub side: DaemonSide,
     /// Descriptors of the engine's side, to be sent.
     pub fds: PeerFds,
+    /// Protocol version and features that it uses.
+    pub protocol: Protocol,
     /// Limits granted to it.
     pub limits: Limits,
     /// Its shard.
@@ -109,6 +111,8 @@ pub(crate) struct AttachRequest {
     pub relay: bool,
     /// Socket of the relay of its domain; empty without one.
     pub relay_socket: PathBuf,
+    /// Identity that it sent; empty if it has none.
+    pub identity: String,
     /// Its tier-0 frames by size class, followed by its mapped frames, if any.
     pub frames: Vec<u32>,
 }

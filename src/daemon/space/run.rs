@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::host::NodeMessage;
 use crate::session::{End, JobTimes, Registry, RequestTimes};
 use crate::space::sleep::{Sleeper, Wake};
+use crate::trace::Tracer;
 use kvtide_nvme::Disk;
 use kvtide_rt::mail::{Address, Gone, Mailbox, RetryQueue, mailbox};
 use kvtide_rt::published::{Published, Publisher, published};
@@ -78,6 +79,8 @@ pub(crate) struct Spec {
     pub disks: Arc<[Disk]>,
     /// The daemon's sessions.
     pub registry: Registry,
+    /// Makes spans of traced requests, if the daemon traces.
+    pub tracer: Option<Tracer>,
 }
 
 /// A running core thread.
@@ -146,6 +149,7 @@ fn begin(spec: Spec, messages: &Mailbox<SpaceMessage>, nvme: Nvme, sleeper: Slee
         name: spec.name,
         domain: spec.domain,
         other_identity: spec.other_identity,
+        identity: Arc::default(),
         core: Flight::new(core, spec.recorder_bytes, spec.dir.join(format!("space-{}.kvtrec", spec.number))),
         session_entries,
         clock: Clock::start(),
@@ -177,6 +181,7 @@ fn begin(spec: Spec, messages: &Mailbox<SpaceMessage>, nvme: Nvme, sleeper: Slee
         reclaim: None,
         returned_before: None,
         retiring: false,
+        tracer: spec.tracer,
         new_sessions: Vec::new(),
     };
     let finish = space.run(messages, sleeper, spec.spin.as_micros() as u64);

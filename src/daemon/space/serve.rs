@@ -6,11 +6,13 @@ use super::integrity_sample::IntegritySample;
 use super::messages::Report;
 use super::nvme::{Ended, LogEnded, Nvme};
 use super::restore::RestoreState;
-use super::session_entries::SessionEntries;
+use super::session_entries::{AttachedPeer, SessionEntries};
 use super::slabs::Slabs;
 use super::status::SpaceStatus;
+use crate::answer::Answer;
 use crate::host::NodeMessage;
-use crate::session::{Answer, Comparison, End, EndedJob, JobTimes, Registry, RequestTimes, Violation};
+use crate::session::{Comparison, End, EndedJob, JobTimes, Registry, RequestTimes, Violation};
+use crate::trace::{OpenSpan, Tracer};
 use kvtide_rt::mail::RetryQueue;
 use kvtide_rt::published::Publisher;
 use kvtide_tiering::ActionBuf;
@@ -23,6 +25,7 @@ use kvtide_wire::request::{self, Scratch};
 use kvtide_wire::score_areas::{Joined, SCORES_TURN};
 use kvtide_wire::status::Status;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Requests taken from one channel before the next channel is served.
 const TURN: usize = 32;
@@ -45,6 +48,8 @@ pub(super) struct Space {
     pub domain: String,
     /// Identity of the last engine of another space with this name that had blocks when this one started; empty if there was none.
     pub other_identity: String,
+    /// Identity of the last engine that attached and has one.
+    pub identity: Arc<str>,
     pub core: Flight,
     pub session_entries: SessionEntries,
     pub clock: Clock,
@@ -90,6 +95,8 @@ pub(super) struct Space {
     pub returned_before: Option<u64>,
     /// The space ends once nothing is in flight.
     pub retiring: bool,
+    /// Makes spans of traced requests, if the daemon traces.
+    pub tracer: Option<Tracer>,
     /// New entries with descriptors that the sleeper must watch.
     pub new_sessions: Vec<SessionId>,
 }
@@ -112,7 +119,6 @@ pub struct ThreadStats {
     /// Completed transfers between host memory and disks.
     pub transfers: u64,
     /// Completed log requests.
-    #[serde(rename = "notes")]
     pub log_requests: u64,
     /// Restored blocks of an earlier run.
     pub restored: u64,
@@ -244,20 +250,30 @@ impl Space {
     /// Process one request. Return false if there is none.
     fn request(&mut self, session_id: SessionId, channel: usize, now_us: u64) -> Result<bool, Violation> {
         let draining = self.drain_until_us.is_some();
-        let Space { session_entries, list, scratch, core, actions, request_times, .. } = self;
+        let Space { session_entries, list, scratch, core, actions, request_times, tracer, .. } = self;
         let relay = session_entries.is_relay(session_id);
-        let Some(session) = session_entries.session(session_id) else { return Ok(false) };
-        let Some(submission) = session.channels[channel].take(now_us, list)? else { return Ok(false) };
+        let Some(AttachedPeer { number, session: Some(session), .. }) = session_entries.peer(session_id) else {
+            return Ok(false);
+        };
+        let Some((submission, context)) = session.channels[channel].take(now_us, list)? else { return Ok(false) };
         self.stats.requests += 1;
         let request = match request::decode(&submission, list.words(), scratch) {
             _ if draining => Err(Status::Daemon),
             Ok(request) if !relay && is_relays(&request) => Err(Status::Permission),
             request => request,
         };
+        if let (Some(context), Some(_)) = (context, &tracer) {
+            session.channels[channel]
+                .open(submission.tag, OpenSpan::new(*number, context, submission.op, request.as_ref().ok()));
+        }
         match request {
             Err(status) => {
                 let (channel, tag) = (channel as u16, submission.tag);
-                session.answer(&Answer { channel, tag, status, value: 0, words: &[] }, now_us, request_times)?;
+                let answer = Answer { channel, tag, status, value: 0, words: &[] };
+                let answered = session.answer(&answer, now_us, request_times)?;
+                if let (Some(tracer), Some(span)) = (tracer, answered.and_then(|answered| answered.span)) {
+                    tracer.finish(&span, Some(&answer), None);
+                }
             }
             Ok(request) => {
                 let (tag, timeout_us) = (submission.tag, submission.timeout_us);

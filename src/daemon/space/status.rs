@@ -21,7 +21,6 @@ pub struct SpaceStatus {
     /// Live sessions.
     pub sessions: usize,
     /// Ended sessions with a process that has not exited or with quarantined frames.
-    #[serde(rename = "lingering")]
     pub waiting_for_exit: usize,
     /// Slabs held.
     pub slabs: usize,
@@ -38,15 +37,12 @@ pub struct SpaceStatus {
     /// Estimates of its ghost caches for other sizes and policies.
     pub eviction: Advice,
     /// Its NVMe write budget.
-    #[serde(rename = "endurance")]
     pub budget: BudgetReport,
     /// Counters of its core thread.
-    #[serde(rename = "shell")]
     pub stats: ThreadStats,
     /// NVMe pages that failed verification.
     pub nvme: NvmeStats,
     /// Counters of the integrity sample.
-    #[serde(rename = "canary")]
     pub sample: SampleStats,
     /// What its prefix cache gave to engines.
     pub hits: Hits,

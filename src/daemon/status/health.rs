@@ -5,6 +5,7 @@ use super::budget::WriteBudget;
 use super::snapshot::Thread;
 use super::thread_registry::Stage;
 use crate::config::Human;
+use crate::host::HostStatus;
 use kvtide_nvme::DiskStatus;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -80,6 +81,11 @@ pub enum Wrong {
         /// Directory of the disk.
         dir: PathBuf,
     },
+    /// Not all memory of the host tier could be allocated at start.
+    HostShort {
+        /// Why, in the words of the failed call.
+        why: String,
+    },
     /// The socket's path no longer leads to the daemon's socket.
     SocketLost {
         /// Why it cannot be bound again.
@@ -124,7 +130,8 @@ impl Reason {
             | (Wrong::LogStuck { disk: a, .. }, Wrong::LogStuck { disk: b, .. })
             | (Wrong::DiskOutOfService { disk: a, .. }, Wrong::DiskOutOfService { disk: b, .. })
             | (Wrong::DiskFull { disk: a, .. }, Wrong::DiskFull { disk: b, .. }) => a == b,
-            (Wrong::SocketLost { .. }, Wrong::SocketLost { .. }) => true,
+            (Wrong::SocketLost { .. }, Wrong::SocketLost { .. })
+            | (Wrong::HostShort { .. }, Wrong::HostShort { .. }) => true,
             (Wrong::WriteBudgetShort { .. }, Wrong::WriteBudgetShort { .. })
             | (Wrong::StoresOutrunDisks { .. }, Wrong::StoresOutrunDisks { .. }) => true,
             _ => false,
@@ -153,6 +160,10 @@ impl From<Wrong> for Reason {
                 "disk {disk} ({}): the file system is full, so the NVMe tier cannot grow and keeps fewer blocks; free space there, or \
                  reduce tiers.nvme.disks[].capacity",
                 dir.display()
+            ),
+            Wrong::HostShort { why } => format!(
+                "the host tier has less memory than tiers.host.capacity: {why}; end other programs or reduce the capacity, and \
+                 restart the daemon"
             ),
             Wrong::SocketLost { why } => {
                 format!("engines cannot attach: the socket was deleted or replaced and cannot be bound again: {why}")
@@ -188,7 +199,7 @@ impl fmt::Display for Reason {
 
 /// Return the problems that make the daemon unhealthy.
 pub(super) fn reasons(stage: Stage, threads: &[Thread], disks: &[DiskStatus]) -> Vec<Reason> {
-    // At the start the host thread allocates the memory of the whole tier and disks are opened; both may take long.
+    // At the start disks are opened, which may take long.
     let hung = threads.iter().filter(|thread| stage != Stage::Starting && thread.silent_s > SILENT_MAX_S);
     let silent = hung.map(|thread| Wrong::ThreadSilent {
         thread: thread.name.clone(),
@@ -211,9 +222,16 @@ pub(super) fn reasons(stage: Stage, threads: &[Thread], disks: &[DiskStatus]) ->
     silent.chain(stalled).chain(stuck).map(Reason::from).collect()
 }
 
-/// Return the reasons for degraded service: disks out of service, full file systems, a lost socket with the bind error, a short write
-/// budget, stores that exceed the disks' write rate.
-pub(super) fn degraded(disks: &[DiskStatus], socket: Option<String>, budget: &WriteBudget) -> Vec<Reason> {
+/// Return the reasons for degraded service: disks out of service, full file systems, too little host memory, a lost socket with the
+/// bind error, a short write budget, stores that exceed the disks' write rate.
+pub(super) fn degraded(
+    disks: &[DiskStatus],
+    host: Option<&HostStatus>,
+    socket: Option<String>,
+    budget: &WriteBudget,
+) -> Vec<Reason> {
+    let short_of = host.filter(|host| !host.allocation_error.is_empty());
+    let short_of = short_of.map(|host| Wrong::HostShort { why: host.allocation_error.clone() });
     let out = disks.iter().filter_map(|disk| {
         let errno = disk.out_of_service?;
         Some(Wrong::DiskOutOfService { disk: disk.number, dir: disk.dir.clone(), errno, why: disk.why_out.clone() })
@@ -234,6 +252,7 @@ pub(super) fn degraded(disks: &[DiskStatus], socket: Option<String>, budget: &Wr
     let full = disks.iter().filter(|disk| disk.out_of_service.is_none() && disk.log.no_room);
     let full = full.map(|disk| Wrong::DiskFull { disk: disk.number, dir: disk.dir.clone() });
     out.chain(full)
+        .chain(short_of)
         .chain(socket.map(|why| Wrong::SocketLost { why }))
         .chain(short)
         .chain(outrun)
@@ -257,7 +276,7 @@ mod tests {
         assert_eq!(found, [Reason::from(silent)]);
         assert_eq!(found[0].to_string(), "thread space-1 has been unresponsive for 7.2 s (limit: 5 s)");
         assert_eq!(serde_json::to_value(&found[0]).unwrap()["reason"], "thread_silent");
-        assert_eq!(reasons(Stage::Starting, &threads, &[]), [], "prefaulting may take long");
+        assert_eq!(reasons(Stage::Starting, &threads, &[]), [], "disks may take long");
     }
 
     #[test]
@@ -272,16 +291,20 @@ mod tests {
         let disks = [disk(None, ""), disk(Some(5), "too many errors"), disk(Some(2), "/d was deleted")];
         assert_eq!(reasons(Stage::Serving, &[], &disks), []);
         let budget = WriteBudget::default();
-        let texts: Vec<_> = degraded(&disks, Some("EACCES".into()), &budget).iter().map(ToString::to_string).collect();
+        let host = HostStatus { allocation_error: "no memory".into(), ..HostStatus::default() };
+        let found = degraded(&disks, Some(&host), Some("EACCES".into()), &budget);
+        let texts: Vec<_> = found.iter().map(ToString::to_string).collect();
         assert_eq!(
             texts,
             [
                 "disk 2 (/d) is out of service: too many errors",
                 "disk 2 (/d) is out of service: /d was deleted",
+                "the host tier has less memory than tiers.host.capacity: no memory; end other programs or reduce the capacity, and \
+                 restart the daemon",
                 "engines cannot attach: the socket was deleted or replaced and cannot be bound again: EACCES"
             ]
         );
-        assert_eq!(serde_json::to_value(&degraded(&disks, None, &budget)[0]).unwrap()["errno"], 5);
+        assert_eq!(serde_json::to_value(&degraded(&disks, None, None, &budget)[0]).unwrap()["errno"], 5);
     }
 
     #[test]
@@ -291,7 +314,7 @@ mod tests {
             DiskStatus { number, dir: "/d".into(), log, out_of_service, ..DiskStatus::default() }
         };
         let disks = [disk(0, false, None), disk(1, true, None), disk(2, true, Some(5))];
-        let found = degraded(&disks, None, &WriteBudget::default());
+        let found = degraded(&disks, None, None, &WriteBudget::default());
         assert_eq!(found.len(), 2, "one that is out of service has another reason: {found:?}");
         assert_eq!(serde_json::to_value(&found[1]).unwrap()["reason"], "disk_full");
         assert!(found[1].to_string().starts_with("disk 1 (/d): the file system is full"), "{}", found[1]);
@@ -308,15 +331,15 @@ mod tests {
             ..Spent::default()
         };
         let budget = WriteBudget { bytes_per_day: Some(96 << 30), window_s: 3600.0, all, ..WriteBudget::default() };
-        let found = degraded(&[], None, &budget);
+        let found = degraded(&[], None, None, &budget);
         let text = found[0].to_string();
         for part in ["351738 blocks (86 GiB) dropped unwritten in the last 60 min", "allows 96 GiB (4 GiB an hour)"] {
             assert!(text.contains(part), "{part} is not in: {text}");
         }
         assert_eq!(serde_json::to_value(&found[0]).unwrap()["reason"], "write_budget_short");
         let later = WriteBudget { all: Spent { over_budget_blocks: 1, ..all }, ..budget.clone() };
-        assert!(found[0].is_same(&degraded(&[], None, &later)[0]));
-        assert_eq!(degraded(&[], None, &WriteBudget { bytes_per_day: None, ..budget }), []);
+        assert!(found[0].is_same(&degraded(&[], None, None, &later)[0]));
+        assert_eq!(degraded(&[], None, None, &WriteBudget { bytes_per_day: None, ..budget }), []);
     }
 
     #[test]
@@ -324,7 +347,7 @@ mod tests {
         let all =
             Spent { written_bytes: 3 << 30, unwritten_blocks: 16_384, unwritten_bytes: 1 << 30, ..Spent::default() };
         let budget = WriteBudget { window_s: 90.0, all, ..WriteBudget::default() };
-        let found = degraded(&[], None, &budget);
+        let found = degraded(&[], None, None, &budget);
         let text = found[0].to_string();
         assert!(
             text.starts_with("stores exceed the disks' write rate: 16384 blocks (1 GiB, 25 % of the bytes to write)"),

@@ -13,6 +13,7 @@ use crate::space::SpaceStatus;
 use kvtide_http::counters::HttpTotals;
 use kvtide_nvme::DiskStatus;
 use kvtide_tiering::Hits;
+use kvtide_trace::TraceTotals;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -41,6 +42,8 @@ pub struct Snapshot {
     pub socket: PathBuf,
     /// Counters of HTTP faults.
     pub http_totals: HttpTotals,
+    /// Counters of traces.
+    pub trace_totals: TraceTotals,
     /// Current activity of the start; empty once it serves.
     pub progress: String,
     /// Problems that make the daemon unhealthy; empty: healthy.
@@ -70,7 +73,6 @@ pub struct Snapshot {
     /// Disks of the NVMe tier.
     pub disks: Vec<DiskStatus>,
     /// Endurance of the disks, in the same order.
-    #[serde(rename = "wear")]
     pub endurance: Vec<DriveEndurance>,
     /// Bytes written over the last hour, and blocks lost because of `bytes_per_day`.
     pub write_budget: WriteBudget,

@@ -11,6 +11,7 @@ use crate::space::{SpaceMessage, SpaceStatus};
 use kvtide_nvme::DiskFigures;
 use kvtide_rt::mail::Address;
 use kvtide_rt::published::{Heartbeat, Published};
+use kvtide_trace::TraceCounters;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -88,6 +89,7 @@ struct Inner {
     /// Names and quotas of the domains.
     tenants: Mutex<Vec<Quota>>,
     http_counters: HttpCounters,
+    trace_counters: TraceCounters,
     relays: Mutex<Vec<RelayStatus>>,
 }
 
@@ -262,6 +264,11 @@ impl ThreadRegistry {
     /// Return why the socket cannot be bound again, if so.
     pub fn lost_socket(&self) -> Option<String> {
         self.0.lost_socket.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Return the counters of traces.
+    pub fn trace_counters(&self) -> &TraceCounters {
+        &self.0.trace_counters
     }
 
     /// Return the counters of the HTTP server.

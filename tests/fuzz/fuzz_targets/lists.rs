@@ -1,10 +1,10 @@
-//! Any memory as a list, as score slots, and as a digest: read once and within bounds, or rejected.
+//! Any memory as a list with a trace context, as score slots, and as a digest: read once and within bounds, or rejected.
 #![no_main]
 
 use kvtide_fuzz::Bytes;
 use kvtide_wire::digest::sketch;
 use kvtide_wire::entry::LIST_WORDS;
-use kvtide_wire::lists::{HASHES_MAX, List, ListArea, hash_words};
+use kvtide_wire::lists::{HASH_WORDS, List, ListArea, TRACE_WORDS, hash_words};
 use kvtide_wire::score::{ScoreReader, ScoreSlot, TOP_MAX};
 use kvtide_wire::sync::Ordering;
 use libfuzzer_sys::fuzz_target;
@@ -22,10 +22,15 @@ fn list(bytes: &mut Bytes<'_>) {
     assert_eq!(copied.is_ok(), len as usize <= LIST_WORDS);
     assert_eq!(list.words().len(), if copied.is_ok() { len as usize } else { 0 });
     if let Ok(hashes) = list.hashes() {
-        assert!(hashes.len() <= HASHES_MAX);
+        assert!(hashes.len() <= LIST_WORDS / HASH_WORDS);
         let words: Vec<u32> = hashes.flat_map(hash_words).collect();
         assert_eq!(words, list.words());
     }
+    let before = list.words().len();
+    if let Some(context) = list.take_trace() {
+        assert!(context.trace != 0 && context.parent != 0);
+    }
+    assert_eq!(list.words().len(), if before < TRACE_WORDS { before } else { before - TRACE_WORDS });
 }
 
 fn scores(bytes: &mut Bytes<'_>) {

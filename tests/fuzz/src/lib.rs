@@ -1,7 +1,7 @@
 //! Shared by the fuzz targets: a cursor over the fuzzer's bytes, rings in private memory, and the modules for configuration,
 //! traces, runs, bodies of HTTP and ZMTP.
 //!
-//! Those modules belong to `kvtide-daemon`, `kvtide-http`, `kvtide-bench` and `kvtide-relay`. A dependency on these would build and instrument all its dependencies (command line,
+//! Those modules belong to `kvtide-daemon`, `kvtide-http`, `kvtide-trace`, `kvtide-bench` and `kvtide-relay`. A dependency on these would build and instrument all its dependencies (command line,
 //! HTTP, terminal), so their source is compiled here instead.
 
 /// The daemon's configuration.
@@ -37,6 +37,13 @@ pub mod zmtp;
 #[path = "../../../src/http/log/directives.rs"]
 pub mod log;
 extern crate self as kvtide_http;
+
+/// The check of a collector's URL, likewise.
+#[path = "../../../src/trace/endpoint.rs"]
+#[allow(dead_code)] // the exporter appends the path
+mod endpoint;
+pub use endpoint::check_url;
+extern crate self as kvtide_trace;
 
 use kvtide_wire::ring::{IndexLine, Memory, Slot};
 use kvtide_wire::sync::{AtomicU32, Ordering};

@@ -19,7 +19,6 @@ pub const SIZES: usize = 6;
 #[serde(default)]
 pub struct Curve {
     /// Capacity of the cache, in entries; 0: there is no such cache.
-    #[serde(rename = "contents")]
     pub entries: u64,
     /// Share of recent uses that would have hit; `None` while too few were seen.
     pub hits: Option<f64>,
@@ -34,10 +33,8 @@ pub struct Advice {
     /// The active policy; differs from `configured` for `auto`.
     pub follow: Eviction,
     /// Bytes of an entry, over all shards.
-    #[serde(rename = "content_bytes")]
     pub entry_bytes: u64,
     /// Capacity of all tiers below tier 0, in entries.
-    #[serde(rename = "contents")]
     pub entries: u64,
     /// Capacity of host memory, in entries; 0 if host memory is the only tier.
     pub host: u64,

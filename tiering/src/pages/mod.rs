@@ -3,6 +3,7 @@
 //! The tables keep themselves consistent and know nothing of requests, plans or jobs. Their callers (`space`, `plan`,
 //! `sequences`) decide. All are dense vectors; ids are indices.
 
+mod absences;
 mod block;
 mod disk;
 mod frame;
@@ -13,6 +14,8 @@ mod page;
 mod shard_copy;
 mod transfer;
 
+pub use absences::Absence;
+pub(crate) use absences::Absences;
 pub(crate) use block::{Block, BlockState, Blocks, PersistState};
 pub(crate) use disk::{Disk, Logged, Place, Standing};
 pub(crate) use frame::{Frame, FrameState, On, Tier0Class};

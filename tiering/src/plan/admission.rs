@@ -34,8 +34,8 @@ pub(crate) fn worthy(rule: Admission, uses: u8, tokens: u64, fill: u32) -> bool 
 /// 4. Admitted blocks take their bytes out at once. The fill level therefore settles where admissions match the accrual.
 /// 5. A block is admitted together with its ancestors, or not at all.
 ///
-/// The steps are from a replay of a chat trace (`docs/decisions/0014`): 24 % of its blocks are used again; 42 % of those used twice
-/// are used a third time, 50 and 58 % after that. Of new blocks, 28 % of the first four of a prefix are used again, 22 % beyond the
+/// The steps are from a replay of a chat trace (`docs/decisions/disks.md`, 14): 24 % of its blocks are used again; 42 % of those used
+/// twice are used a third time, 50 and 58 % after that. Of new blocks, 28 % of the first four of a prefix are used again, 22 % beyond the
 /// twentieth.
 fn least_fill(uses: u8, tokens: u64) -> u32 {
     match uses {

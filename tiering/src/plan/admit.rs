@@ -3,7 +3,7 @@
 
 use super::admission::worthy;
 use super::budget::Bucket;
-use crate::api::{Admission, BlockId, Level, NONE, SpaceConfig};
+use crate::api::{Admission, BlockId, Cause, Level, NONE, SpaceConfig};
 use crate::evict::FrequencySketch;
 use crate::pages::{PersistState, ShardCopy};
 use crate::space::{Core, EXAMINED_MAX, Why};
@@ -48,7 +48,6 @@ pub struct BudgetReport {
     /// Bytes that may be admitted now; meaningless without a limit.
     pub left_bytes: u64,
     /// Bytes reserved for blocks that are admitted and not written yet.
-    #[serde(rename = "promised_bytes")]
     pub committed_bytes: u64,
     /// Bytes written beyond the budget because host memory was short.
     pub debt_bytes: u64,
@@ -256,8 +255,9 @@ impl Core {
         uses_before.is_none_or(|uses| worthy(self.cfg.policy.nvme_admission, uses, tokens, fill()))
     }
 
-    /// Count the blocks lost with a cache entry that is about to be dropped: rejected by the write budget, or not written yet.
-    pub(crate) fn count_lost(&mut self, c: u32) {
+    /// Count the blocks lost with a cache entry that is about to be dropped: rejected by the write budget, or not written yet. Return what
+    /// has kept a block of it from NVMe, if anything.
+    pub(crate) fn count_lost(&mut self, c: u32) -> Option<Cause> {
         let on_its_way = |b: BlockId| {
             !matches!(self.blocks[b].persist, PersistState::No | PersistState::Erase) && !self.is_recorded(b)
         };
@@ -267,6 +267,12 @@ impl Core {
         let lost = self.copies(c).filter_map(ShardCopy::block).filter(|&b| self.blocks[b].over_budget).count() as u64;
         self.counters.over_budget_drops += lost;
         self.counters.over_budget_drop_bytes += lost * self.slot_bytes;
+        let mut blocks = self.copies(c).filter_map(ShardCopy::block);
+        match (lost, unwritten) {
+            (1.., _) => Some(Cause::OverBudget),
+            (0, 1..) => Some(Cause::Unwritten),
+            (0, 0) => blocks.any(|b| self.blocks[b].not_admitted).then_some(Cause::NotAdmitted),
+        }
     }
 
     /// Return the number of an entry's blocks that are not admitted, and the bytes that they would write. `None` if all are
@@ -332,7 +338,7 @@ impl Core {
         while self.host.free_frames(class) == 0 {
             let Some(c) = self.first_not_admitted(class) else { return false };
             self.counters.refused_dropped += 1;
-            self.drop_below(c);
+            self.drop_below(c, Cause::MemoryFull);
         }
         true
     }

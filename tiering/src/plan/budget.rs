@@ -13,7 +13,7 @@ const DAY_US: u64 = 24 * 3600 * 1_000_000;
 /// the first blocks that come.
 const SAVED_PER_DAY: u64 = 24;
 /// For the admission rule the bucket counts as full at five minutes' worth: longer than the pauses between requests, and short
-/// enough that the rule follows the load. Replay of a chat trace with one, ten and sixty minutes: `docs/decisions/0014`.
+/// enough that the rule follows the load.
 const FULL_PER_DAY: u64 = 24 * 12;
 /// The value of [`Bucket::fill`] for a full bucket.
 pub(crate) const FULL: u32 = 1024;

@@ -1,7 +1,7 @@
 //! Page faults: a lane waits for one page.
 
 use crate::actions::ActionBuf;
-use crate::api::{IoClass, NONE, Status};
+use crate::api::{Cause, IoClass, NONE, Status};
 use crate::counters::Reason;
 use crate::mutants::{self, Mutant};
 use crate::pages::FrameState;
@@ -30,7 +30,7 @@ impl Core {
         if let Some(f) = self.find_copy(page, s) {
             match self.frame(s, f).state {
                 FrameState::Present => self.fault_served(s, op, f),
-                _ => self.hurry(s, f, (rec.lane, rec.use_pos), buf),
+                _ => self.hurry(s, f, (rec.lane, rec.held_from), buf),
             }
             return;
         }
@@ -41,7 +41,7 @@ impl Core {
         let class = self.geo.class_of_page(page);
         if !self.can_send(s, buf) {
             if self.can_send_last(s, buf) {
-                self.call_off_latest(s, class, (rec.lane, rec.use_pos), buf);
+                self.call_off_latest(s, class, (rec.lane, rec.held_from), buf);
             }
             return;
         }
@@ -49,7 +49,7 @@ impl Core {
             let want = Want { class: IoClass::Demand, reason: Reason::Demand, take: Take::Any, planes: (0, 0) };
             if self.read_in(page, want, buf) == Fetch::NoFrame {
                 // Loads that wait for later uses may hold every frame.
-                self.call_off_latest(s, class, (rec.lane, rec.use_pos), buf);
+                self.call_off_latest(s, class, (rec.lane, rec.held_from), buf);
             }
             return;
         }
@@ -59,8 +59,8 @@ impl Core {
         if self.must_wait(s, page) {
             return;
         }
-        let Some(pick) = self.pick_for_fault(s, page, rec.lane, rec.use_pos) else {
-            return self.call_off_latest(s, class, (rec.lane, rec.use_pos), buf);
+        let Some(pick) = self.pick_for_fault(s, page, (rec.lane, rec.use_pos), rec.held_from) else {
+            return self.call_off_latest(s, class, (rec.lane, rec.held_from), buf);
         };
         let new = NewJob { task: Task::CopyIn, page, reason: Reason::Demand, op: NONE, source: NONE };
         self.place(s, pick, new, buf);
@@ -72,7 +72,7 @@ impl Core {
 
     /// Make a frame available if none of the class is. If every job in flight there waits for a use that the lane reaches only
     /// after it has its page, cancel the one that would wait longest.
-    fn call_off_latest(&mut self, s: u16, class: u8, (lane, pos): (u16, u64), buf: &mut ActionBuf) {
+    fn call_off_latest(&mut self, s: u16, class: u8, (lane, held_from): (u16, u64), buf: &mut ActionBuf) {
         let session = &self.sessions[usize::from(s)];
         let mut latest: Option<(u64, u32)> = None;
         for (slot, job) in (0..).zip(&session.jobs.recs) {
@@ -83,7 +83,7 @@ impl Core {
             match job.after {
                 // A `Move` waits until no lane is in a step.
                 _ if job.task == Task::Move && !job.canceling => latest = latest.or(Some((0, slot))),
-                Some((_, after)) if job.too_late(lane, pos) && !job.canceling => {
+                Some((_, after)) if job.too_late(lane, held_from) && !job.canceling => {
                     if job.op == NONE && latest.is_none_or(|(most, _)| after > most) {
                         latest = Some((after, slot));
                     }
@@ -121,13 +121,13 @@ impl Core {
 
     /// Speed up a page in flight. If its job waits for another lane's use, which may run on the faulting thread, or for a use that
     /// the lane reaches only after it has the page, cancel the job; the page then takes another frame.
-    fn hurry(&mut self, s: u16, f: u32, (lane, pos): (u16, u64), buf: &mut ActionBuf) {
+    fn hurry(&mut self, s: u16, f: u32, (lane, held_from): (u16, u64), buf: &mut ActionBuf) {
         let slot = self.frame(s, f).job;
         if slot == NONE || !self.can_send_last(s, buf) {
             return;
         }
         let job = self.sessions[usize::from(s)].jobs[slot];
-        let blocked = job.task == Task::Move || job.too_late(lane, pos) && job.op == NONE;
+        let blocked = job.task == Task::Move || job.too_late(lane, held_from) && job.op == NONE;
         if blocked && job.in_flight && !job.canceling {
             self.call_off(s, slot, buf);
         }
@@ -148,7 +148,7 @@ impl Core {
             && jobs.any(|j| j.live && j.in_flight && j.victim == page && j.after == Some((lane, pos)))
     }
 
-    fn pick_for_fault(&mut self, s: u16, page: u32, lane: u16, pos: u64) -> Option<Pick> {
+    fn pick_for_fault(&mut self, s: u16, page: u32, (lane, pos): (u16, u64), held_from: u64) -> Option<Pick> {
         let class = self.geo.class_of_page(page);
         if let Some(pick) = self.pick_free(s, class) {
             return Some(pick);
@@ -157,11 +157,22 @@ impl Core {
         if let Some(pick) = self.pick_clean(s, class, Some(limit)).or_else(|| self.pick_mapped(s, page)) {
             return Some(pick);
         }
+        if held_from <= pos {
+            if let Some(pick) = self.pick_unread(s, class, lane) {
+                return Some(pick);
+            }
+            let class = &mut self.sessions[usize::from(s)].classes[usize::from(class)];
+            if class.dirty.len > 0 {
+                // Pages of others may be among them.
+                class.shortage += 1;
+                return None;
+            }
+        }
         let session = &self.sessions[usize::from(s)];
         let stream = session.lanes[usize::from(lane)].stream_lists[usize::from(class)];
         let own = stream.iter(&session.frames).find(|&f| {
             let frame = self.frame(s, f);
-            self.idle(s, f) && (frame.lane != lane || frame.use_pos <= pos)
+            self.idle(s, f) && (frame.lane != lane || frame.use_pos < held_from)
         });
         if let Some(f) = own {
             return Some(Pick { frame: f, after: self.use_of(s, f, (lane, pos)), stream_lane: lane });
@@ -170,6 +181,31 @@ impl Core {
             return Some(Pick { frame: f, after: None, stream_lane: crate::pages::NO_LANE });
         }
         self.pick_any(s, class)
+    }
+
+    /// Pick the frame of a page that no lane's step has needed since it began. A lane that keeps its pages until it has all of them has
+    /// no use for another one's.
+    fn pick_unread(&mut self, s: u16, class: u8, lane: u16) -> Option<Pick> {
+        let lanes = self.sessions[usize::from(s)].lanes.iter().filter(|l| l.live);
+        let since = lanes.map(|l| l.epochs[0]).min()?;
+        let clean = self.pick_clean(s, class, Some(since));
+        let session = &self.sessions[usize::from(s)];
+        // The walk may have found the page resident for this step before it began.
+        let is_planned = |f: u32| {
+            let (frame, planes) = (self.frame(s, f), u64::from(self.geo.planes_len()));
+            session.lanes.get(usize::from(frame.lane)).is_some_and(|lane| lane.is_active(frame.use_pos / planes))
+        };
+        if let Some(pick) = clean.filter(|pick| !is_planned(pick.frame)) {
+            return Some(pick);
+        }
+        let unread = |f: u32| {
+            let block = &self.blocks[self.geo.block_of(self.frame(s, f).page)];
+            let seq = session.seqs.get(block.seq as usize).filter(|q| block.home == s && q.live);
+            self.frame(s, f).stamp < since && !is_planned(f) && seq.is_none_or(|q| q.stamp < since)
+        };
+        let mut stream = session.lanes[usize::from(lane)].stream_lists[usize::from(class)].iter(&session.frames);
+        let f = stream.find(|&f| self.idle(s, f) && unread(f))?;
+        Some(Pick { frame: f, after: None, stream_lane: lane })
     }
 
     /// Return a frame that the lane is past, among the clean pages touched last by the walk: it will be read again last.
@@ -193,7 +229,7 @@ impl Core {
         }
         let (s, f) = (self.pages[page as usize].session, self.pages[page as usize].frame);
         if f == NONE {
-            return self.lose_if_nowhere(page);
+            return self.lose_if_nowhere(page, Cause::EngineLost);
         }
         if self.frame(s, f).state == FrameState::Present && self.frame(s, f).job == NONE && self.can_send_last(s, buf) {
             self.copy_out(s, f, Reason::Demand, NONE, For::Waiting, buf);
@@ -259,7 +295,7 @@ impl Core {
     }
 
     /// Register a fault; `issue_faults` serves it in the same call.
-    pub(crate) fn fault(&mut self, who: Who, (lane, use_pos): (u16, u64), at: (u32, u32, u16), due: u64) {
+    pub(crate) fn fault(&mut self, who: Who, (lane, use_pos): (u16, u64), whole: bool, at: (u32, u32, u16), due: u64) {
         let (s, (seq, index, plane)) = (who.session, at);
         self.counters.faults += 1;
         let session = &self.sessions[usize::from(s)];
@@ -292,6 +328,7 @@ impl Core {
             at: page,
             lane,
             use_pos,
+            held_from: use_pos.saturating_add(u64::from(!whole)),
             ..Default::default()
         };
         if let Some(op) = self.new_op(who, op, due) {

@@ -7,8 +7,8 @@ use crate::space::Core;
 use crate::trace::Trace;
 use serde::{Deserialize, Serialize};
 
-/// First bytes of a dump; the digit is its version.
-const MAGIC: &[u8; 8] = b"kvtrec\x009";
+/// First bytes of a dump; the last one is its version.
+const MAGIC: &[u8; 8] = b"kvtrec\x00a";
 
 /// A loaded dump.
 #[derive(Clone, Debug, Serialize, Deserialize)]

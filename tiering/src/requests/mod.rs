@@ -109,6 +109,8 @@ pub(crate) struct Op {
     pub lane: u16,
     /// Publish: the number of the flush that it waits for, counted from 1. Fault: the position.
     pub use_pos: u64,
+    /// Fault: the first use of the lane that does not end before it has the page.
+    pub held_from: u64,
     /// Truncate, fork: tokens of the result. Park: due time in microseconds. Publish: the level. Follow: number of the event. List: the cursor.
     pub tokens: u64,
     /// Attach prefix: a lookup has counted what was found.
@@ -153,6 +155,7 @@ impl Default for Op {
             at_plane: 0,
             lane: NO_LANE,
             use_pos: 0,
+            held_from: 0,
             tokens: 0,
             looked_up: false,
             pending: 0,

@@ -29,6 +29,9 @@ impl Core {
         let Some(op) = self.new_op(who, op, due) else { return };
         self.count_asked(s, asked.unwrap_or(0));
         let found = self.attach_cached(s, seq, hashes);
+        if asked.is_some() {
+            self.count_miss(s, hashes, found);
+        }
         let ops = &mut self.sessions[usize::from(s)].ops;
         ops[op].count = found;
         ops.enter(op, Phase::Admission);

@@ -2,10 +2,10 @@
 
 use crate::actions::ActionBuf;
 use crate::api::{Action, FeedEvent, NONE, SeqId, Status};
-use crate::external::LEASE_WORDS;
+use crate::block_api::LEASE_WORDS;
 use crate::requests::{Op, Phase, Work};
 use crate::sequences::Seq;
-use crate::space::{Admit, Core, Who};
+use crate::space::{Admit, Core, Who, why_not_stored};
 
 /// Progress of an op that takes frames.
 pub(crate) enum Next {
@@ -60,6 +60,7 @@ impl Core {
         if matches!(self.sessions[usize::from(s)].ops[op].phase, Phase::Free) || self.end_copies(s, op, status) {
             return;
         }
+        self.note_unstored(s, op, why_not_stored(status));
         self.undo_op(s, op);
         self.finish_plain(s, op, status);
         self.wake(s);

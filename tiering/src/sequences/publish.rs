@@ -1,11 +1,11 @@
 //! Publish: makes sealed blocks findable by hash, and persists them as requested.
 
 use crate::actions::LIST_MAX;
-use crate::api::{BlockId, Level, NONE, SeqId, Status};
+use crate::api::{BlockId, Cause, Level, NONE, SeqId, Status};
 use crate::pages::{BlockState, Link, Logged, PersistState, ShardCopy};
 use crate::requests::{Op, Phase, Work};
 use crate::sessions::{Life, Session};
-use crate::space::{Core, Who, Why};
+use crate::space::{Core, Who, Why, why_not_stored};
 
 /// Maximum hashes of one request: a list of 32-bit words holds this number of 128-bit hashes.
 pub(crate) const HASHES_MAX: usize = LIST_MAX / 4;
@@ -105,7 +105,13 @@ impl Core {
             0 if first == 0 => NONE,
             0 => return Err(Status::Invalid),
             // Its ancestors may have been dropped: without them its descendants could not be found.
-            hash => self.index.find(hash).ok_or(Status::NotAdmitted)?,
+            hash => match self.index.find(hash) {
+                Some(above) => above,
+                None => {
+                    hashes.iter().for_each(|&hash| self.note_absent(hash, Cause::StoreNoParent));
+                    return Err(Status::NotAdmitted);
+                }
+            },
         };
         if above != NONE {
             self.index.touch(above);
@@ -114,7 +120,9 @@ impl Core {
         for (i, &hash) in hashes.iter().enumerate() {
             let index = first + i as u32;
             let b = self.seq_block(s, seq, index);
-            above = self.publish_block((b, index), hash, above, level)?;
+            above = self.publish_block((b, index), hash, above, level).inspect_err(|&status| {
+                hashes[i..].iter().for_each(|&hash| self.note_absent(hash, why_not_stored(status)));
+            })?;
         }
         self.wake(s);
         Ok(if hashes.is_empty() { NONE } else { above })
@@ -218,7 +226,7 @@ impl Core {
             self.index.touch(above);
         }
         match self.first_leaf() {
-            Some(leaf) if leaf != above => self.drop_leaf(leaf),
+            Some(leaf) if leaf != above => self.drop_leaf(leaf, Cause::IndexFull),
             _ => return Err(Status::NotAdmitted),
         }
         Ok(())

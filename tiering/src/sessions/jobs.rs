@@ -85,10 +85,10 @@ impl Default for JobRec {
 }
 
 impl JobRec {
-    /// Return whether the job may wait for an event after the lane's use at `pos`: a use by another lane, which may run on the same
-    /// thread, or a later use by the same lane.
-    pub fn too_late(&self, lane: u16, pos: u64) -> bool {
-        self.after.is_some_and(|(user, after)| user != lane || after > pos)
+    /// Return whether the job may wait for an event that follows the end of a fault of the lane: a use by another lane, which may run on
+    /// the same thread, or one of the lane's uses from `held_from` on.
+    pub fn too_late(&self, lane: u16, held_from: u64) -> bool {
+        self.after.is_some_and(|(user, after)| user != lane || after >= held_from)
     }
 }
 

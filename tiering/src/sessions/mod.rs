@@ -10,9 +10,9 @@ pub(crate) use lane::{Cursor, Lane};
 
 use crate::actions::LIST_MAX;
 use crate::api::{Limits, NONE, Policy};
+use crate::block_api::BlockCopies;
 use crate::config::Geometry;
 use crate::counters::Hits;
-use crate::external::BlockCopies;
 use crate::lists::List;
 use crate::pages::{Frame, On, Tier0Class};
 use crate::plan::{Link, Prediction, ScheduledPrefetches};

@@ -1,7 +1,7 @@
 //! Attach, loss and exit of sessions.
 
 use super::Core;
-use crate::api::{Action, NONE, SessionId};
+use crate::api::{Action, Cause, NONE, SessionId};
 use crate::error::Error;
 use crate::mutants::{self, Mutant};
 use crate::pages::{FrameState, On};
@@ -111,6 +111,7 @@ impl Core {
     fn abandon_ops(&mut self, s: u16) {
         for op in 0..self.sessions[usize::from(s)].ops.recs.len() as u32 {
             if self.sessions[usize::from(s)].ops[op].phase != crate::requests::Phase::Free {
+                self.note_unstored(s, op, Cause::StoreFailed);
                 self.undo_op(s, op);
                 self.retire_op(s, op);
             }
@@ -248,14 +249,14 @@ impl Core {
                 self.frame_mut(s, f).state = FrameState::Free;
                 self.settle_host(frame.page);
                 self.counters.transitions += 1;
-                self.lose_if_nowhere(frame.page);
+                self.lose_if_nowhere(frame.page, Cause::EngineLost);
             }
         }
     }
 
     /// Mark a page as lost if it is in no tier any more. Its block is not found by new readers; sequences that refer to it fail
     /// at their next fault.
-    pub(crate) fn lose_if_nowhere(&mut self, page: u32) {
+    pub(crate) fn lose_if_nowhere(&mut self, page: u32, cause: Cause) {
         let p = &mut self.pages[page as usize];
         let b = self.geo.block_of(page);
         if p.below() || p.frame != NONE || p.out_of_window() || p.lost() || !self.blocks[b].live() {
@@ -265,7 +266,7 @@ impl Core {
         self.counters.pages_lost += 1;
         let entry = self.blocks[b].entry;
         if entry != NONE {
-            self.remove_entry(entry);
+            self.remove_entry(entry, cause);
         }
     }
 }

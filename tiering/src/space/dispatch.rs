@@ -2,9 +2,9 @@
 
 use super::{ASK_AGAIN_US, Core, Spare, Who};
 use crate::api::{Event, Policy, Request, SeqId, Status};
+use crate::block_api::{Lease, Store};
 use crate::config::check_policy;
 use crate::error::Error;
-use crate::external::{Lease, Store};
 use crate::plan::Scores;
 use crate::sequences::Publish;
 use crate::sessions::{Life, Pin};
@@ -117,8 +117,8 @@ impl Core {
                 let status = self.step_end(who, lane, step);
                 self.complete(who, status, 0);
             }
-            Request::Fault { lane, use_pos, seq, index, plane } => {
-                self.fault(who, (lane, use_pos), (seq, index, plane), due);
+            Request::Fault { lane, use_pos, seq, index, plane, whole } => {
+                self.fault(who, (lane, use_pos), whole, (seq, index, plane), due);
             }
             Request::Cancel { tag } => {
                 let status = self.cancel(s, who.channel, tag);
@@ -153,6 +153,10 @@ impl Core {
             Request::Lookup { hashes, asked, range } => {
                 let found = self.lookup(s, hashes);
                 self.count_lookup(s, asked, range, (found as u32, hashes.len() as u32));
+                // Only the first request of a lookup counts it.
+                if asked > 0 {
+                    self.count_miss(s, hashes, found as u32);
+                }
                 self.complete(who, Status::Ok, found);
             }
             Request::Lease { seq, hash, count, lease_us } => {

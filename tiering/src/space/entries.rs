@@ -1,7 +1,7 @@
 //! Published cache entries: their shard copies, and removal from the index by eviction or loss.
 
 use super::Core;
-use crate::api::{BlockId, NONE, Status};
+use crate::api::{BlockId, Cause, NONE, Status};
 use crate::mutants::{self, Mutant};
 use crate::pages::{Link, Listed, Logged, PersistState, ShardCopy};
 
@@ -57,7 +57,7 @@ impl Core {
     /// Evict the unreferenced entry that is first in order, leaf first. Return false if there is none.
     pub(crate) fn drop_idle_entry(&mut self) -> bool {
         match self.first_leaf() {
-            Some(leaf) => self.drop_leaf(leaf),
+            Some(leaf) => self.drop_leaf(leaf, Cause::MemoryFull),
             None => return false,
         }
         true
@@ -139,7 +139,7 @@ impl Core {
             }
             self.counters.expired += 1;
             self.counters.cache_drops += 1;
-            self.remove_entry(leaf);
+            self.remove_entry(leaf, Cause::Expired);
         }
     }
 
@@ -149,11 +149,11 @@ impl Core {
         crate::evict::Advice { entry_bytes: self.slot_bytes * u64::from(self.cfg.shards), ..self.index.order.advice() }
     }
 
-    /// Drop an entry that has no children.
-    pub(crate) fn drop_leaf(&mut self, leaf: u32) {
+    /// Drop an entry that has no children. If memory is needed, the cause is rather what has kept the entry from NVMe.
+    pub(crate) fn drop_leaf(&mut self, leaf: u32, cause: Cause) {
         self.counters.cache_drops += 1;
-        self.count_lost(leaf);
-        self.remove_entry(leaf);
+        let unwritten = self.count_lost(leaf).filter(|_| matches!(cause, Cause::MemoryFull | Cause::OtherSpace));
+        self.remove_entry(leaf, unwritten.unwrap_or(cause));
     }
 
     /// Evict the first entry among those with blocks. This frees block ids and host frames. Return false if there is none.
@@ -168,7 +168,7 @@ impl Core {
             false => self
                 .idle_candidate(|core, c| core.index.recs[c as usize].child() == NONE && !core.is_parent_of_store(c)),
         };
-        self.drop_below(found.unwrap_or(first))
+        self.drop_below(found.unwrap_or(first), Cause::MemoryFull)
     }
 
     /// Return an entry with a block that satisfies `wanted`, near the head of the eviction order.
@@ -186,7 +186,7 @@ impl Core {
     /// Evict the first entry among those with slots on NVMe, leaf first. Return false if there is none near.
     pub(crate) fn drop_stored_entry(&mut self) -> bool {
         let found = self.not_parent_of_store(Core::first_stored, Core::has_slot);
-        self.drop_below(found.unwrap_or(NONE))
+        self.drop_below(found.unwrap_or(NONE), Cause::NvmeFull)
     }
 
     fn first_stored(&mut self) -> Option<u32> {
@@ -216,7 +216,7 @@ impl Core {
             {
                 // Not counted as lost before the write: the disk has no room for it, and a faster disk would not help.
                 self.counters.cache_drops += 1;
-                self.remove_entry(leaf);
+                self.remove_entry(leaf, Cause::NvmeFull);
                 return true;
             }
         }
@@ -235,12 +235,12 @@ impl Core {
     }
 
     /// Drop an entry, or a descendant of it first. Return false if `c` is `NONE`.
-    pub(crate) fn drop_below(&mut self, c: u32) -> bool {
+    pub(crate) fn drop_below(&mut self, c: u32, cause: Cause) -> bool {
         if c == NONE {
             return false;
         }
         let leaf = self.index.next_leaf(c);
-        self.drop_leaf(leaf);
+        self.drop_leaf(leaf, cause);
         true
     }
 
@@ -265,17 +265,18 @@ impl Core {
         self.remove_parents_of_stores(&mut found[..count]);
         let Some(&entry) = found[..count].iter().find(|&&c| c != NONE) else { return false };
         self.counters.cache_drops += 1;
-        self.count_lost(entry);
-        self.remove_entry(entry);
+        let cause = self.count_lost(entry).unwrap_or(Cause::MemoryFull);
+        self.remove_entry(entry, cause);
         true
     }
 
     /// Remove an entry and its descendants from the index. Unreferenced blocks are released, and their log records are erased.
-    pub(crate) fn remove_entry(&mut self, c: u32) {
+    pub(crate) fn remove_entry(&mut self, c: u32, cause: Cause) {
         loop {
             let leaf = if mutants::on(Mutant::ParentDroppedAlone) { c } else { self.index.leaf_of(c) };
             let mut copy = self.index.recs[leaf as usize].head();
             self.announce_removed(leaf);
+            self.note_removed(leaf, cause, leaf != c);
             self.index.remove(leaf);
             while copy != ShardCopy::End {
                 let next = self.copy_after(copy);

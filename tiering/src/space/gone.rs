@@ -1,7 +1,7 @@
 //! A disk goes out of service: entries that were only there are lost, the rest continues.
 
 use super::Core;
-use crate::api::{BlockId, NONE};
+use crate::api::{BlockId, Cause, NONE};
 use crate::error::Error;
 use crate::pages::{Logged, PersistState, Place, ShardCopy};
 
@@ -22,7 +22,7 @@ impl Core {
             match place {
                 Place::IndexOnly if self.copies(owner).any(|copy| copy == ShardCopy::IndexOnly(at)) => {
                     self.counters.entries_gone += 1;
-                    self.remove_entry(owner);
+                    self.remove_entry(owner, Cause::DiskLost);
                 }
                 Place::Block if self.blocks[owner].slot == at => self.slot_gone(owner),
                 _ => {}
@@ -66,7 +66,7 @@ impl Core {
             }
         }
         for page in self.pages_of(b) {
-            self.lose_if_nowhere(page);
+            self.lose_if_nowhere(page, Cause::DiskLost);
         }
         if was_persisted && self.blocks[b].entry != NONE {
             self.blocks.set_persist(b, PersistState::Waits);

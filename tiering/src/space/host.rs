@@ -1,7 +1,7 @@
 //! Host frames for pages: allocation, and the choice of the eviction victim when no frame is free.
 
 use super::Core;
-use crate::api::{Action, BlockId, NONE};
+use crate::api::{Action, BlockId, Cause, NONE};
 use crate::lists::Linked;
 use crate::mutants::{self, Mutant};
 use crate::pages::{Block, BlockState, FrameState, HostOn, On};
@@ -346,7 +346,7 @@ impl Core {
         self.counters.host_corrupt += 1;
         self.drop_host_copy(page);
         self.settle_page(page);
-        self.lose_if_nowhere(page);
+        self.lose_if_nowhere(page, Cause::Corrupt);
         self.wake_all();
     }
 

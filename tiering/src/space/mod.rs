@@ -6,6 +6,7 @@
 //! - `frames`: which tier-0 frame shows which page, and the frame lists
 //! - `blocks`: references, release, and the return of block ids to the free list
 //! - `entries`: shard copies of cache entries, and removal from the index
+//! - `absences`: why blocks are not cached
 //! - `index_only`: index-only entries (stored on NVMe, without a block)
 //! - `persist`: persist published blocks: write-back to NVMe, then a record in the index log
 //! - `log_requests`: requests to the index logs
@@ -24,6 +25,7 @@
 //! - `late`: jobs that miss their deadline
 //! - `check`: consistency of all tables, for tests and the simulator
 
+mod absences;
 mod account;
 mod attach;
 mod blocks;
@@ -50,6 +52,7 @@ mod restore;
 mod slots;
 mod transfers;
 
+pub(crate) use absences::why_not_stored;
 pub(crate) use account::Admit;
 pub(crate) use emit::{NewJob, Who};
 pub(crate) use entries::EXAMINED_MAX;
@@ -62,11 +65,11 @@ pub(crate) use transfers::IO_PAGES_MAX;
 
 use crate::actions::ActionBuf;
 use crate::api::{Action, Event, SpaceConfig};
+use crate::block_api::Feed;
 use crate::config::{Class, Geometry};
 use crate::counters::Counters;
 use crate::error::Error;
-use crate::external::Feed;
-use crate::pages::{Blocks, Disk, Host, Index, LogRequests, Page, Transfers};
+use crate::pages::{Absences, Blocks, Disk, Host, Index, LogRequests, Page, Transfers};
 use crate::plan::{Link, Prefetch, WriteBudget};
 use crate::requests::Deadlines;
 use crate::sequences::{CHUNK, Chunks};
@@ -98,6 +101,8 @@ pub struct Core {
     /// Size of a block's slot on NVMe, in bytes.
     pub(crate) slot_bytes: u64,
     pub(crate) index: Index,
+    /// Why blocks that are not in `index` are not.
+    pub(crate) absences: Absences,
     pub(crate) chunks: Chunks,
     pub(crate) sessions: Vec<Session>,
     pub(crate) deadlines: Deadlines,
@@ -165,6 +170,7 @@ impl Core {
             write_budget: WriteBudget::new(&cfg, slot_bytes),
             slot_bytes,
             index: Index::new(l.entries_max, cfg.shards, cfg.page_tokens, cfg.policy.eviction, cfg.policy.retention),
+            absences: Absences::new(l.entries_max),
             chunks: Chunks::new(chunks as u32),
             sessions: vec![Session::default(); sessions],
             deadlines: Deadlines::default(),
@@ -290,6 +296,7 @@ impl Core {
             + self.write_budget.bytes()
             + self.index.bytes()
             + self.index.order.bytes()
+            + self.absences.bytes()
             + self.chunks.bytes()
             + self.sessions.capacity() * size_of::<Session>()
             + self.sessions.iter().map(Session::bytes).sum::<usize>()

@@ -17,7 +17,6 @@ pub struct Occupancy {
     /// Cached entries.
     pub published: u32,
     /// Cached entries that are only on NVMe and have no block.
-    #[serde(rename = "cold")]
     pub index_only: u32,
     /// Cached entries in pinned prefixes.
     pub pinned: u32,
@@ -38,10 +37,8 @@ pub struct Occupancy {
     /// NVMe slots of blocks and of index-only entries.
     pub nvme_slots_used: u32,
     /// NVMe slots of index-only entries.
-    #[serde(rename = "nvme_slots_cold")]
     pub nvme_slots_index_only: u32,
     /// NVMe slots awaiting erasure of their index record.
-    #[serde(rename = "nvme_slots_limbo")]
     pub nvme_slots_awaiting_erasure: u32,
     /// NVMe slots given up because writes to them failed.
     pub nvme_slots_bad: u32,
@@ -52,10 +49,8 @@ pub struct Occupancy {
     /// Transfers in flight between host and NVMe.
     pub transfers: u32,
     /// Log requests in flight.
-    #[serde(rename = "notes")]
     pub log_requests: u32,
     /// Published blocks that wait to be written to NVMe or recorded in its index log.
-    #[serde(rename = "keeping")]
     pub persisting: u32,
     /// Tier-0 frames of the attached sessions.
     pub tier0_frames: u64,
@@ -64,10 +59,8 @@ pub struct Occupancy {
     /// Tier-0 frames by state.
     pub tier0: Fill,
     /// Mapped frames of the attached sessions.
-    #[serde(rename = "windows")]
     pub mapped_frames: u64,
     /// Mapped frames that show a page of host memory, are about to, or may still show it.
-    #[serde(rename = "windows_used")]
     pub mapped_frames_used: u64,
 }
 

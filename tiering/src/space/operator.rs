@@ -1,7 +1,7 @@
 //! What operators ask of a space: where a cached block is, that it stays, that it goes.
 
 use super::Core;
-use crate::api::{NONE, SessionId};
+use crate::api::{Cause, NONE, SessionId};
 use crate::counters::ByTier;
 use crate::pages::{Listed, ShardCopy};
 use serde::{Deserialize, Serialize};
@@ -102,7 +102,7 @@ impl Core {
             };
             let Some(leaf) = leaf.filter(|&leaf| !self.is_parent_of_store(leaf)) else { return };
             self.counters.evicted_by_hand += 1;
-            self.remove_entry(leaf);
+            self.remove_entry(leaf, Cause::Operator);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! complete. All other blocks of the slab leave the cache. A page that is only in host and that a sequence uses stops the drain.
 
 use super::{Core, Spare};
-use crate::api::{Action, BlockId, NONE};
+use crate::api::{Action, BlockId, Cause, NONE};
 use crate::pages::{BlockState, HostOn, Listed, PersistState, ShardCopy};
 use crate::sessions::Life;
 use serde::{Deserialize, Serialize};
@@ -238,7 +238,7 @@ impl Core {
         if self.is_parent_of_store(leaf) {
             return Cleared::Later;
         }
-        self.drop_leaf(leaf);
+        self.drop_leaf(leaf, Cause::OtherSpace);
         Cleared::Dropped
     }
 

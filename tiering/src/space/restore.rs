@@ -1,7 +1,7 @@
 //! Entries that earlier runs stored on NVMe. They are cached as index-only entries, and get a block when they are attached.
 
 use super::Core;
-use crate::api::{DiskSlot, NONE};
+use crate::api::{Cause, DiskSlot, NONE};
 use crate::error::Error;
 use crate::pages::{Logged, Place, ShardCopy, words_of};
 
@@ -74,7 +74,7 @@ impl Core {
         let slot = self.disk.restorable(at)?;
         self.disk.restore(slot, at.generation, shard);
         match self.entry_for(shard, hash, parent, planes) {
-            Some(c) => {
+            Ok(c) => {
                 for i in 0..self.geo.windowed.len() {
                     let plane = usize::from(self.geo.windowed[i]);
                     self.disk.set_windowed(slot, i, planes[plane / 32] >> (plane % 32) & 1 == 1);
@@ -85,7 +85,8 @@ impl Core {
                 self.counters.restored += 1;
                 self.announce_gap();
             }
-            None => {
+            Err(cause) => {
+                self.note_absent(hash, cause);
                 self.counters.restore_refused += 1;
                 self.release_slot(slot);
             }
@@ -93,23 +94,27 @@ impl Core {
         Ok(())
     }
 
-    /// Return the entry that a restored block belongs to. Return `None` if it fits no entry or there is no room.
-    fn entry_for(&mut self, shard: u16, hash: u128, parent: u128, planes: &[u32]) -> Option<u32> {
+    /// Return the entry that a restored block belongs to. Return why if it fits no entry or there is no room.
+    fn entry_for(&mut self, shard: u16, hash: u128, parent: u128, planes: &[u32]) -> Result<u32, Cause> {
         if shard >= self.cfg.shards || hash == 0 || !self.are_present(planes) {
-            return None;
+            return Err(Cause::RestoreRefused);
         }
         let above = match parent {
             0 => NONE,
             // The parent must have a copy of the same shard; otherwise the block cannot have been stored.
-            _ => self.index.find(parent).filter(|&c| self.copy_of(c, shard).is_some())?,
+            _ => {
+                let above = self.index.find(parent).filter(|&c| self.copy_of(c, shard).is_some());
+                above.ok_or(Cause::RestoreNoParent)?
+            }
         };
-        match self.index.find(hash) {
+        let entry = match self.index.find(hash) {
             Some(c) => {
                 let fits = self.index.recs[c as usize].parent == above && self.copy_of(c, shard).is_none();
                 fits.then_some(c)
             }
             None => self.index.insert(hash, above),
-        }
+        };
+        entry.ok_or(Cause::RestoreRefused)
     }
 
     /// Return whether the set of planes is valid for a block: all planes, except windowed ones that may be out of window.

@@ -6,7 +6,7 @@
 
 use super::Core;
 use crate::actions::{ActionBuf, LIST_MAX};
-use crate::api::{Action, BlockId, IoClass, IoKind, NONE, Status};
+use crate::api::{Action, BlockId, Cause, IoClass, IoKind, NONE, Status};
 use crate::counters::Reason;
 use crate::error::Error;
 use crate::lists::List;
@@ -258,7 +258,7 @@ impl Core {
             self.counters.checksum_failed += u64::from(torn);
             self.counters.nvme_to_host.failed += u64::from(!ok || torn);
             if wanted && (torn || status == Status::Io || status == Status::NoSpace) {
-                self.read_failed(page);
+                self.read_failed(page, if torn { Cause::Corrupt } else { Cause::Unreadable });
             }
         }
         // Wake these readers first. Callers that wait for a frame would otherwise take this one, and the page would be read
@@ -268,7 +268,7 @@ impl Core {
     }
 
     /// Handle a copy on disk that could not be read or failed its checksum. After [`IO_TRIES`] attempts the copy counts as lost.
-    fn read_failed(&mut self, page: u32) {
+    fn read_failed(&mut self, page: u32, cause: Cause) {
         let fails = self.pages[page as usize].read_fails() + 1;
         self.pages[page as usize].set_read_fails(fails);
         if fails < IO_TRIES {
@@ -281,7 +281,7 @@ impl Core {
         self.settle_page(page);
         let b = self.geo.block_of(page);
         let was_published = self.blocks[b].entry != NONE;
-        self.lose_if_nowhere(page);
+        self.lose_if_nowhere(page, cause);
         self.counters.entries_corrupt += u64::from(was_published && self.blocks[b].entry == NONE);
         self.unrecord(b);
     }

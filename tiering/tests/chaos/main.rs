@@ -522,7 +522,7 @@ impl Chaos {
                 let (plane, lane) = (self.rng.below(u64::from(self.planes)) as u16, self.rng.below(2) as u16);
                 let use_pos = self.steps.get(&(s, lane)).map_or(0, |l| l.0) * u64::from(self.planes) + u64::from(plane);
                 let asked = Asked::Fault { seq, index, plane, patient: true };
-                self.ask(s, Request::Fault { lane, use_pos, seq, index, plane }, asked);
+                self.ask(s, Request::Fault { lane, use_pos, seq, index, plane, whole: false }, asked);
             }
             33 => self.step(s),
             34 if self.rng.one_in(3) => self.drop_seq(s, seq),

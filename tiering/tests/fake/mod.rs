@@ -644,7 +644,7 @@ impl World {
             let ready: Vec<_> = left.iter().copied().filter(|&i| self.read(s, pages[i].0, plane).is_some()).collect();
             if ready.is_empty() {
                 self.faults += 1;
-                self.ok(s, Request::Fault { lane, use_pos, seq, index: first as u32, plane });
+                self.ok(s, Request::Fault { lane, use_pos, seq, index: first as u32, plane, whole: false });
             }
             for i in ready {
                 let (block, contents) = &pages[i];

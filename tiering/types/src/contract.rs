@@ -72,8 +72,8 @@ pub enum Contract {
 }
 
 impl Contract {
-    /// Number of codes. Code 2 was a contract that was removed (`docs/decisions/0057`). A client of that time that sends it is
-    /// refused, so it must not get another meaning under protocol 8.
+    /// Number of codes. Code 2 was a contract that was removed (decision 57). A client of that time that sends it is refused,
+    /// so it must not get another meaning under protocol 8.
     pub const CODES: u16 = 2;
 
     /// Return its code and its argument.

@@ -1,6 +1,6 @@
 //! The vocabulary of kvtide, declared once: status codes, geometry, requests, jobs.
 //!
-//! The core, the rings, the client, the C header and the flight recorder all use these types. It depends on no other
+//! The core, the rings, the client, the C ABI and the flight recorder all use these types. It depends on no other
 //! package of this repository and makes no system call. Only the classes of a geometry and the parsing of a contract allocate.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -12,6 +12,7 @@ mod codes;
 #[macro_use]
 mod messages;
 
+mod cause;
 mod contract;
 mod feed;
 pub mod geometry;
@@ -24,6 +25,7 @@ mod request;
 mod size;
 mod status;
 
+pub use cause::{Cause, Tier};
 pub use contract::{Advice, Contract};
 pub use feed::FeedEvent;
 pub use geometry::{GeometryError, Plane, PlaneKind};

@@ -65,6 +65,15 @@ macro_rules! raw {
 }
 raw!(u16 as u16, u32 as u32, u64 as u64, u128 as u128, u8 as u32, u16 as u64);
 
+impl Raw<u32> for bool {
+    fn put(self) -> u32 {
+        self.into()
+    }
+    fn get(raw: u32) -> Result<bool, Status> {
+        Ok(raw != 0)
+    }
+}
+
 impl Raw<u32> for Option<u32> {
     fn put(self) -> u32 {
         self.unwrap_or(NONE)

@@ -64,8 +64,9 @@ messages! {
     Step = 15 { lane @ lane: LaneId, step @ value: u64, seqs @ counted: &'a [SeqId] },
     /// That step ended.
     StepEnd = 16 { lane @ lane: LaneId, step @ value: u64 },
-    /// A lane waits for a page. Completes when the page is resident or lost. `use_pos`: see `kvtide_wire::entry::Job::use_pos`.
-    Fault = 17 { lane @ lane: LaneId, use_pos @ value: u64, seq @ seq: SeqId, index @ first: u32, plane @ flags: u16 },
+    /// A lane waits for a page. Completes when the page is resident or lost. `use_pos`: see `kvtide_wire::entry::Job::use_pos`. `whole`:
+    /// the lane gives up no page that it uses there before it has all of them, so a job that waits for such a use is canceled.
+    Fault = 17 { lane @ lane: LaneId, use_pos @ value: u64, seq @ seq: SeqId, index @ first: u32, plane @ flags: u16, whole @ count: bool },
     /// Cancel a request of this channel, which then completes with [`Status::Canceled`](crate::Status::Canceled) unless it has
     /// already ended.
     Cancel = 18 { tag @ value: u16 },
@@ -207,6 +208,7 @@ mod tests {
             Request::Publish { seq: 1, first: 4, parent: 1 << 90, hashes, level: Level::Stored },
             Request::Advise { seq: 1, first: 2, count: 3, advice: Advice::Priority(255) },
             Request::Step { lane: 3, step: 1 << 40, seqs: words },
+            Request::Fault { lane: 3, use_pos: 1 << 40, seq: 1, index: 2, plane: 5, whole: true },
             Request::Declare { seq: 1, index: 2, tokens: 3, frames: words },
             Request::Contract { seq: 1, contract: Contract::Approx { permille: 1000 } },
             Request::StoreBlocks { first: 1, parent: 0, hashes, engine: words, level: Level::Durable },

@@ -3,6 +3,7 @@
 mod cli;
 mod llama;
 
+use crate::package;
 use crate::python::{self, venv};
 use crate::run::{Error, cargo, root, run};
 use std::path::{Path, PathBuf};
@@ -100,10 +101,14 @@ pub fn environments() -> Result<(), Error> {
     llama::tools().map(|_| ())
 }
 
-/// Return vLLM's environment with the package of this tree. The daemon and the tool of this build are there too.
-pub fn installed() -> Result<venv::Python, Error> {
-    run(cargo().args(["build", "--release", "--locked", "-p", "kvtide"]))?;
-    with_vllm().map(|(environment, _)| environment)
+/// Return vLLM's environment with a wheel that has the programs of this tree in it.
+pub fn packaged() -> Result<venv::Python, Error> {
+    for package in ["kvtide-capi", "kvtide", "kvtide-relay"] {
+        run(cargo().args(["build", "--release", "--locked", "-p", package]))?;
+    }
+    let environment = vllm_environment()?;
+    python::install_wheel(&environment, &package::unshipped_wheel()?)?;
+    Ok(environment)
 }
 
 /// Return vLLM's environment with the package of this tree, and a daemon of this build.

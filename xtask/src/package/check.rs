@@ -1,36 +1,48 @@
 //! `e2e packages`: the packages of `cargo xtask package`, installed as users do.
 
-use super::{deb, folder, glibc, only, scratch};
-use crate::quickstart::deploy::{self, Checks};
-use crate::quickstart::machine::{Machine, inside};
-use crate::quickstart::terminal::Terminal;
-use crate::run::{Error, output, run};
+use super::{DEBUG, LIBRARY, STRIPPED, deb, folder, glibc, has_debug_information, only, release, scratch};
+use crate::machine::deploy::{self, Checks};
+use crate::machine::terminal::Terminal;
+use crate::machine::{Machine, inside};
+use crate::run::{Error, output, root, run};
 use serde_json::{Value, json};
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
+/// Second number of the oldest glibc on which packages run, as the documents say.
+pub const GLIBC: u32 = 34;
+/// A later version, to which the package is upgraded.
+const NEXT: &str = concat!(env!("CARGO_PKG_VERSION"), "+next");
 /// A case: its name, and what it does.
-type Case = (&'static str, fn() -> Result<Value, Error>);
-const CASES: [Case; 2] = [("wheel", wheel), ("deb", debian)];
+pub type Case = (&'static str, fn() -> Result<Value, Error>);
+pub const CASES: [Case; 5] = [
+    ("wheel", wheel),
+    ("deb", debian),
+    ("rpm", super::rpm::check),
+    ("image", super::containers::check),
+    ("debug", debug),
+];
 
-/// Run the cases, or the named one; print a line for each, and fail if one failed.
-pub fn run_cases(words: &[&str]) -> Result<(), Error> {
+/// Run the cases of `e2e COMMAND`, or the named one, after `build`; print a line for each, and fail if one failed.
+pub fn run_cases(command: &str, cases: &[Case], build: fn() -> Result<(), Error>, words: &[&str]) -> Result<(), Error> {
     let (mut as_json, mut name) = (false, None);
     let mut rest = words.iter();
     while let Some(&word) = rest.next() {
         match word {
             "--json" => as_json = true,
             "--case" => name = rest.next().copied(),
-            _ => return Err(Error::Usage(format!("e2e packages takes --json and --case NAME, not {word:?}"))),
+            _ => return Err(Error::Usage(format!("e2e {command} takes --json and --case NAME, not {word:?}"))),
         }
     }
-    let names = CASES.map(|(name, _)| name);
+    let names: Vec<&str> = cases.iter().map(|(name, _)| *name).collect();
     if let Some(unknown) = name.filter(|name| !names.contains(name)) {
         return Err(Error::Usage(format!("no case {unknown:?}; there are {}", names.join(", "))));
     }
+    build()?;
     let (mut results, mut failed) = (Vec::new(), 0);
-    for (case, check) in CASES.iter().filter(|(case, _)| name.is_none_or(|name| name == *case)) {
+    for (case, check) in cases.iter().filter(|(case, _)| name.is_none_or(|name| name == *case)) {
         let began = Instant::now();
         let checked = check();
         failed += u32::from(checked.is_err());
@@ -64,8 +76,50 @@ fn wheel() -> Result<Value, Error> {
     fs::write(&script, include_str!("try.py")).map_err(super::failed("write", &script))?;
     let tried = output(Command::new(&python).arg(&script).current_dir(&place).env_remove("KVTIDED"))?;
     let bytes = fs::metadata(&wheel).map_err(super::failed("read", &wheel))?.len();
-    let scripts = super::PROGRAMS.map(|program| place.join("bin").join(program));
-    Ok(json!({"bytes": bytes, "tried": tried.trim(), "glibc": format!("2.{}", glibc(&scripts)?)}))
+    let scripts = super::WHEEL_PROGRAMS.map(|program| place.join("bin").join(program));
+    let newest = glibc(&scripts)?;
+    if newest > GLIBC {
+        return Err(Error::Check(format!("the programs need glibc 2.{newest}; the documents say 2.{GLIBC}")));
+    }
+    Ok(json!({"bytes": bytes, "tried": tried.trim(), "glibc": format!("2.{newest}")}))
+}
+
+/// Find lines of the source in the debug information of each program, which names it and has none itself.
+fn debug() -> Result<Value, Error> {
+    let (archive, place) = (only(&folder(), DEBUG)?, scratch("debug")?);
+    run(Command::new("tar").args(["--extract", "--file"]).arg(&archive).arg("--directory").arg(&place))?;
+    for name in STRIPPED {
+        let (program, file) = (folder().join(name), format!("{name}.debug"));
+        let link = output(Command::new("readelf").arg("--string-dump=.gnu_debuglink").arg(&program))?;
+        if has_debug_information(&program)? || !link.contains(&file) {
+            return Err(Error::Check(format!("{name} is not stripped, or does not name {file}:\n{link}")));
+        }
+        let symbols = output(Command::new("nm").arg("--defined-only").arg(place.join(&file)))?;
+        let ours = symbols.lines().filter(|line| line.contains("kvtide") && line.to_lowercase().contains(" t "));
+        let addresses: Vec<&str> = ours.filter_map(|line| line.split(' ').next()).take(100).collect();
+        let lines = output(Command::new("addr2line").arg("--exe").arg(place.join(&file)).args(addresses))?;
+        if !lines.lines().any(|line| line.contains("/src/") && line.contains(".rs:")) {
+            return Err(Error::Check(format!("{file} names no line of the source:\n{lines}")));
+        }
+    }
+    let bytes = fs::metadata(&archive).map_err(super::failed("read", &archive))?.len();
+    Ok(json!({"bytes": bytes}))
+}
+
+/// Compile the engine with what the .deb has for C, and return it.
+fn linked(package: &Path) -> Result<PathBuf, Error> {
+    let place = scratch("linked")?;
+    run(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&place))?;
+    let (program, usr) = (place.join("engine"), place.join("usr"));
+    let mut cc = Command::new("cc");
+    cc.args(["-std=c11", "-pthread", "-I"]).arg(usr.join("include")).arg("-L").arg(usr.join("lib"));
+    run(cc.arg(root().join("xtask/src/machine/durable.c")).args(["-lkvtide", "-o"]).arg(&program))?;
+    let needs = output(Command::new("objdump").arg("-p").arg(&program))?;
+    let library = format!("{LIBRARY}.{}", release::abi()?);
+    match needs.split_whitespace().any(|word| word == library) {
+        true => Ok(program),
+        false => Err(Error::Check(format!("a program that is linked with -lkvtide does not need {library}:\n{needs}"))),
+    }
 }
 
 /// Install the .deb in a machine with a real systemd: the service runs at once, an engine of the group attaches, an upgrade keeps the
@@ -73,12 +127,13 @@ fn wheel() -> Result<Value, Error> {
 fn debian() -> Result<Value, Error> {
     deploy::build()?;
     let package = only(&folder(), ".deb")?;
-    let next = deb(Some("0.1.0+next"))?;
+    let next = deb(Some(NEXT))?;
+    let linked = linked(&package)?;
     let machine = Machine::boot()?;
     let mut bash = machine.command("bash");
     bash.args(["--noprofile", "--norc"]);
     let mut terminal = Terminal::start(bash)?;
-    let mut checks = Checks::new(&mut terminal);
+    let mut checks = Checks::new(&mut terminal, deploy::LOG);
     let engine = |does: &str| {
         let program = deploy::engine();
         format!(
@@ -97,12 +152,21 @@ fn debian() -> Result<Value, Error> {
         "useradd --system outsider && runuser -u outsider -- cat /etc/kvtide/engines.token",
         ("denied", 1),
     )?;
-    let disk = "printf '[[tiers.nvme.disks]]\\ndir = \"/var/lib/kvtide/nvme0\"\\ncapacity = \"1GiB\"\\nreserve_free = 0\\n' >> \
+    let disk = "printf '[tiers.host]\\ncapacity = \"256MiB\"\\n[[tiers.nvme.disks]]\\n\
+        dir = \"/var/lib/kvtide/nvme0\"\\ncapacity = \"1GiB\"\\nreserve_free = 0\\n' >> \
         /etc/kvtide/kvtided.toml && systemctl restart kvtided";
     checks.expect("a disk", disk, ("", 0))?;
     checks.expect("an engine of the group stores", &engine("store"), ("stored 64", 0))?;
+    let shared = engine("find").replace(&deploy::engine(), &inside(&linked));
+    checks.expect("a program that is linked with the package's library", &shared, found)?;
+    let directory = checks.output("stat -c %i /run/kvtide")?;
     checks.expect("upgrade", &format!("dpkg --install {}", inside(&next)), ("", 0))?;
-    checks.expect("the new version runs", "systemctl is-active kvtided && dpkg -s kvtide", ("0.1.0+next", 0))?;
+    checks.expect("the new version runs", "systemctl is-active kvtided && dpkg -s kvtide", (NEXT, 0))?;
+    checks.expect(
+        "containers still see the directory of the socket",
+        "stat -c %i /run/kvtide",
+        (directory.trim(), 0),
+    )?;
     checks.expect("the changed configuration stays", "grep nvme0 /etc/kvtide/kvtided.toml", ("nvme0", 0))?;
     checks.expect("found after the upgrade", &engine("find"), found)?;
     let security = "systemd-analyze security --no-pager kvtided | tail -1 | grep -oE '[0-9]+\\.[0-9]+'";

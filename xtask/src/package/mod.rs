@@ -1,33 +1,45 @@
-//! Packages of a release, in `target/dist`: the Python wheel with the programs in it, a .deb, an .rpm, a bill of materials, and
-//! SHA256SUMS of all.
+//! Packages of a release, in `target/dist`: the Python wheel with the programs in it, a .deb, an .rpm, a container image, debug
+//! information, bills of materials, and SHA256SUMS of all.
 
 pub mod check;
+mod containers;
+mod image;
+pub mod kubernetes;
 pub mod release;
+mod rpm;
+pub mod upgrade;
 
 use crate::python::{self, venv};
 use crate::run::{Error, cargo, output, root, run, target};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What adds the programs to the wheel.
-const WHEEL: &str = include_str!("wheel.txt");
+/// What adds the programs to the wheel and a soname to the library.
+const TOOLS: &str = include_str!("tools.txt");
 /// Tools of cargo that make packages, with their versions.
 const DEB: [&str; 2] = ["cargo-deb", "3.8.0"];
-const RPM: [&str; 2] = ["cargo-generate-rpm", "0.21.1"];
 const MATERIALS: [&str; 2] = ["cargo-cyclonedx", "0.5.9"];
-/// The programs, and the library with its headers.
-const PROGRAMS: [&str; 3] = ["kvtided", "kvtide", "kvtide-relay"];
+/// The programs in the wheel. The tool is the daemon, too: `kvtided` is a script, as a second copy would be a sixth of the wheel.
+const WHEEL_PROGRAMS: [&str; 2] = ["kvtide", "kvtide-relay"];
 const LIBRARY: &str = "libkvtide.so";
+/// End of the name of the archive of debug information.
+const DEBUG: &str = "-debug.tar.xz";
+/// What has debug information in a file of its own.
+const STRIPPED: [&str; 4] = ["kvtided", "kvtide", "kvtide-relay", LIBRARY];
 
 /// Make packages: the named ones, or all.
 pub fn make(words: &[&str]) -> Result<(), Error> {
-    const ALL: [&str; 4] = ["wheel", "deb", "rpm", "sbom"];
+    const ALL: [&str; 6] = ["wheel", "deb", "rpm", "image", "debug", "sbom"];
     if let Some(unknown) = words.iter().find(|word| !ALL.contains(word)) {
         return Err(Error::Usage(format!("package takes names of {}, not {unknown:?}", ALL.join(", "))));
     }
-    build()?;
     let wanted = |name: &str| words.is_empty() || words.contains(&name);
+    if wanted("image") && !wanted("deb") {
+        only(&folder(), ".deb")?; // before a long build: the image is made from it
+    }
+    build()?;
     if wanted("wheel") {
         wheel()?;
     }
@@ -35,7 +47,13 @@ pub fn make(words: &[&str]) -> Result<(), Error> {
         deb(None)?;
     }
     if wanted("rpm") {
-        rpm()?;
+        rpm::make()?;
+    }
+    if wanted("image") {
+        image::make()?;
+    }
+    if wanted("debug") {
+        debug_files()?;
     }
     if wanted("sbom") {
         materials()?;
@@ -60,7 +78,36 @@ fn build() -> Result<(), Error> {
     };
     own(&["kvtide-capi", "kvtide"])?;
     // On its own: a dependency of the relay turns features on that the others do not need.
-    own(&["kvtide-relay"])
+    own(&["kvtide-relay"])?;
+    STRIPPED.iter().try_for_each(|name| strip(name))
+}
+
+/// Move the debug information and symbols of a program or library to a file beside it, whose name it keeps. Cargo has another copy.
+fn strip(name: &str) -> Result<(), Error> {
+    let [built, debug, stripped] = ["", ".debug", ".stripped"].map(|ending| folder().join(format!("{name}{ending}")));
+    let objcopy =
+        |options: &[&str], from: &Path, to: &Path| run(Command::new("objcopy").args(options).args([from, to]));
+    if !has_debug_information(&built)? {
+        return Ok(()); // since the last time
+    }
+    objcopy(&["--only-keep-debug"], &built, &debug)?;
+    let link = format!("--add-gnu-debuglink={}", debug.display());
+    objcopy(&["--strip-all", &link], &built, &stripped)?;
+    fs::rename(&stripped, &built).map_err(failed("rename", &stripped))
+}
+
+fn has_debug_information(program: &Path) -> Result<bool, Error> {
+    let sections = output(Command::new("readelf").args(["--section-headers", "--wide"]).arg(program))?;
+    Ok([".debug_line", ".symtab"].iter().any(|section| sections.contains(section)))
+}
+
+/// Pack the files that `strip` made.
+fn debug_files() -> Result<(), Error> {
+    remove(DEBUG)?;
+    let archive = folder().join(format!("kvtide-{}{DEBUG}", env!("CARGO_PKG_VERSION")));
+    let mut tar = Command::new("tar");
+    tar.args(["--create", "--xz", "--owner=0", "--group=0", "--mtime=@315532800", "--file"]).arg(archive);
+    run(tar.arg("--directory").arg(folder()).args(STRIPPED.map(|name| format!("{name}.debug"))))
 }
 
 fn failed(doing: &str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
@@ -83,13 +130,17 @@ fn copy(from: &Path, to: &Path) -> Result<(), Error> {
 }
 
 /// Return the only entry of a folder whose name ends like this.
-fn only(folder: &Path, ending: &str) -> Result<PathBuf, Error> {
+pub fn only(folder: &Path, ending: &str) -> Result<PathBuf, Error> {
     let entries = fs::read_dir(folder).map_err(failed("list", folder))?;
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.retain(|path| path.to_string_lossy().ends_with(ending));
     match &paths[..] {
         [path] => Ok(path.clone()),
-        _ => Err(Error::Check(format!("{} has {} entries *{ending}, not one", folder.display(), paths.len()))),
+        _ => Err(Error::Check(format!(
+            "{} has {} entries *{ending}, not one; cargo xtask package makes it",
+            folder.display(),
+            paths.len()
+        ))),
     }
 }
 
@@ -104,12 +155,24 @@ fn remove(ending: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Make the wheel: the one of the Python package, with the programs as its scripts, and the library with its headers.
-pub fn wheel() -> Result<PathBuf, Error> {
-    let built = python::wheel()?;
-    let tool = venv::environment("package", WHEEL, "")?;
+/// Make the wheel that is shipped.
+fn wheel() -> Result<PathBuf, Error> {
+    let built = python::shipped_wheel()?;
+    remove(".whl")?;
+    pack(&built, &folder(), &folder())
+}
+
+/// Make a wheel of the programs of the release build, which is there.
+pub fn unshipped_wheel() -> Result<PathBuf, Error> {
+    pack(&python::wheel()?, &target().join("release"), &scratch("unshipped")?)
+}
+
+/// Make a wheel in the folder `to`: one of the Python package, with the programs in the folder `from` as its scripts, and the library
+/// with its headers.
+fn pack(built: &Path, from: &Path, to: &Path) -> Result<PathBuf, Error> {
+    let tool = tools()?;
     let place = scratch("wheel")?;
-    run(tool.module("wheel").arg("unpack").arg(&built).arg("--dest").arg(&place))?;
+    run(tool.module("wheel").arg("unpack").arg(built).arg("--dest").arg(&place))?;
     let content = only(&place, "")?;
     let name = content.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let scripts = content.join(format!("{name}.data/scripts"));
@@ -117,10 +180,10 @@ pub fn wheel() -> Result<PathBuf, Error> {
     for folder in [&scripts, &library, &include] {
         fs::create_dir_all(folder).map_err(failed("create", folder))?;
     }
-    let (from, mut files) = (folder(), Vec::new());
-    for program in PROGRAMS {
-        files.push(scripts.join(program));
-    }
+    let mut files = WHEEL_PROGRAMS.map(|program| scripts.join(program)).to_vec();
+    let daemon = scripts.join("kvtided");
+    fs::write(&daemon, "#!/bin/sh\nexec \"${0%/*}/kvtide\" daemon \"$@\"\n").map_err(failed("write", &daemon))?;
+    fs::set_permissions(&daemon, fs::Permissions::from_mode(0o755)).map_err(failed("make executable", &daemon))?;
     files.push(library.join(LIBRARY));
     for file in &files {
         copy(&from.join(file.file_name().unwrap_or_default()), file)?;
@@ -128,14 +191,13 @@ pub fn wheel() -> Result<PathBuf, Error> {
     for header in ["kvtide.h", "kvtide_cuda.h", "kvtide_paged.h"] {
         copy(&root().join("ffi/include").join(header), &include.join(header))?;
     }
-    remove(".whl")?;
-    run(tool.module("wheel").arg("pack").arg(&content).arg("--dest-dir").arg(&from))?;
-    let packed = only(&from, ".whl")?;
+    run(tool.module("wheel").arg("pack").arg(&content).arg("--dest-dir").arg(to))?;
+    let packed = only(to, ".whl")?;
     // The tag names the oldest glibc on which everything in it runs; the Python module alone may need an older one.
     files.push(only(&content.join("kvtide"), ".abi3.so")?);
     let tag = format!("manylinux_2_{}_{}", glibc(&files)?, std::env::consts::ARCH);
     run(tool.module("wheel").args(["tags", "--remove", "--platform-tag", &tag]).arg(&packed))?;
-    only(&from, ".whl")
+    only(to, ".whl")
 }
 
 /// Return the second number of the newest glibc that files need.
@@ -146,7 +208,8 @@ fn glibc(files: &[PathBuf]) -> Result<u32, Error> {
     newest.ok_or_else(|| Error::Check("objdump shows no versions of glibc".to_owned()))
 }
 
-/// Write manual pages, completions, licences and the file of pkg-config to target/package/share, where the packages' lists of files find them.
+/// Write manual pages, completions, licences, the library and the file of pkg-config to target/package/share, where the packages' lists of
+/// files find them.
 fn share() -> Result<(), Error> {
     let place = scratch("share")?;
     let [man, completions] = ["man", "completions"].map(|name| place.join(name));
@@ -166,7 +229,24 @@ fn share() -> Result<(), Error> {
         "Name: kvtide\nDescription: C interface of kvtide, for inference engines\nVersion: {version}\nLibs: -lkvtide\n"
     );
     fs::write(&path, module).map_err(failed("write", &path))?;
-    licenses(&place.join("licenses.txt"))
+    licenses(&place.join("licenses.txt"))?;
+    library(&place.join("lib"))
+}
+
+/// Write the library with a soname, so that programs ask for the ABI that they were linked with, and the file that `-lkvtide` finds.
+fn library(place: &Path) -> Result<(), Error> {
+    fs::create_dir_all(place).map_err(failed("create", place))?;
+    let name = format!("{LIBRARY}.{}", release::abi()?);
+    let (path, link) = (place.join(&name), place.join(LIBRARY));
+    copy(&folder().join(LIBRARY), &path)?;
+    run(Command::new(tools()?.binary("patchelf")).args(["--set-soname", &name]).arg(path))?;
+    // A script of the linker, as glibc has: packages for rpm cannot have links.
+    fs::write(&link, format!("INPUT({name})\n")).map_err(failed("write", &link))
+}
+
+/// Return the environment with the Python tools.
+fn tools() -> Result<venv::Python, Error> {
+    venv::environment("package", TOOLS, "")
 }
 
 /// Write the licences of all crates that are linked in, by crate, from their own files.
@@ -245,13 +325,6 @@ pub fn deb(version: Option<&str>) -> Result<PathBuf, Error> {
     only(&place, ".deb")
 }
 
-fn rpm() -> Result<PathBuf, Error> {
-    share()?;
-    remove(".rpm")?;
-    run(tool(RPM)?.args(["--profile", "dist", "--output"]).arg(folder()))?;
-    only(&folder(), ".rpm")
-}
-
 /// Write the bill of materials of each program, in the format CycloneDX.
 fn materials() -> Result<(), Error> {
     let mut command = tool(MATERIALS)?;
@@ -260,7 +333,10 @@ fn materials() -> Result<(), Error> {
     // It writes one beside each package's Cargo.toml.
     for (package, name) in [(".", "kvtide"), ("src/relay", "kvtide-relay"), ("ffi/capi", "libkvtide")] {
         let made = root().join(package).join("bom.cdx.json");
-        copy(&made, &folder().join(format!("{name}.cdx.json")))?;
+        let text = fs::read_to_string(&made).map_err(failed("read", &made))?;
+        // It names our packages by their folders on this machine.
+        let (path, text) = (folder().join(format!("{name}.cdx.json")), text.replace(&root().display().to_string(), ""));
+        fs::write(&path, text).map_err(failed("write", &path))?;
     }
     let listed = output(Command::new("git").args(["ls-files", "--others", "-z"]).current_dir(root()))?;
     for path in listed.split('\0').filter(|path| path.ends_with("bom.cdx.json")) {
@@ -289,5 +365,5 @@ fn sums() -> Result<(), Error> {
 }
 
 fn is_package(name: &str) -> bool {
-    [".whl", ".deb", ".rpm", ".cdx.json"].iter().any(|ending| name.ends_with(ending))
+    [".whl", ".deb", ".rpm", image::ENDING, DEBUG, ".cdx.json"].iter().any(|ending| name.ends_with(ending))
 }

@@ -10,6 +10,18 @@ const NUMBERS: [(&str, &str, &str); 3] = [
     ("on-disk format", "tiering/format/src/superblock.rs", "const VERSION: u32 = "),
 ];
 
+/// Return the number after a text in a file.
+fn number(path: &str, before: &str) -> Result<Option<String>, Error> {
+    let text = fs::read_to_string(root().join(path)).map_err(|e| Error::Start(format!("read {path}"), e))?;
+    Ok(text.split(before).nth(1).and_then(|rest| Some(rest.split_once(';')?.0.to_owned())))
+}
+
+/// Return the number of the C ABI, which is also that of the library's soname.
+pub fn abi() -> Result<String, Error> {
+    let [_, (_, path, before), _] = NUMBERS;
+    number(path, before)?.ok_or_else(|| Error::Check(format!("{path}: `{before}` is not there")))
+}
+
 /// Check versions, the changelog, and the numbers of protocol, ABI and format in it.
 pub fn check(version: &str) -> Result<(), Error> {
     let read = |path: &str| fs::read_to_string(root().join(path)).map_err(|e| Error::Start(format!("read {path}"), e));
@@ -30,9 +42,7 @@ pub fn check(version: &str) -> Result<(), Error> {
         wrong.push(format!("CHANGELOG.md: the first section is not `## [{version}] - YYYY-MM-DD`"));
     }
     for (name, path, before) in NUMBERS {
-        let text = read(path)?;
-        let number = text.split(before).nth(1).and_then(|rest| rest.split(';').next());
-        let Some(number) = number else {
+        let Some(number) = number(path, before)? else {
             wrong.push(format!("{path}: `{before}` is not there"));
             continue;
         };

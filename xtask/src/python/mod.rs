@@ -44,7 +44,13 @@ pub fn environments() -> Result<(), Error> {
 /// Build the release wheel, the only file in `target/python/wheels`, and return its path.
 pub fn wheel() -> Result<PathBuf, Error> {
     let _locked = locked()?;
-    build_wheel()
+    build_wheel("release")
+}
+
+/// Build the wheel as it is shipped, with the profile of packages.
+pub fn shipped_wheel() -> Result<PathBuf, Error> {
+    let _locked = locked()?;
+    build_wheel("dist")
 }
 
 /// Return the wheel that was built last, if there is one.
@@ -63,17 +69,19 @@ fn locked() -> Result<File, Error> {
     Ok(file)
 }
 
-fn build_wheel() -> Result<PathBuf, Error> {
+fn build_wheel(profile: &str) -> Result<PathBuf, Error> {
     let python = builder()?;
-    let folder = builds().join("wheels");
+    let folder = builds().join(if profile == "release" { "wheels" } else { "wheels-shipped" });
     if folder.exists() {
         std::fs::remove_dir_all(&folder).map_err(started("remove", &folder))?;
     }
     let mut maturin = python.module("maturin");
-    maturin.args(["build", "--release", "--locked", "--quiet", "--interpreter"]).arg(python.program());
+    maturin.args(["build", "--profile", profile, "--locked", "--quiet", "--interpreter"]).arg(python.program());
     maturin.arg("--out").arg(&folder);
     // The same sources give the same bytes.
     maturin.current_dir(package()).env("CARGO_TARGET_DIR", builds()).env("SOURCE_DATE_EPOCH", "315532800");
+    // In a wheel the module would keep its debug information.
+    maturin.envs([("CARGO_PROFILE_DIST_DEBUG", "none"), ("CARGO_PROFILE_DIST_STRIP", "symbols")]);
     run(&mut maturin)?;
     let entries = std::fs::read_dir(&folder).map_err(started("list", &folder))?;
     let mut wheels: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -86,12 +94,18 @@ fn build_wheel() -> Result<PathBuf, Error> {
 /// Build the wheel and install it into an environment that already has its dependencies. Return its path. An environment that has this
 /// wheel is left alone: an engine may run there.
 pub fn install(python: &venv::Python) -> Result<PathBuf, Error> {
+    let wheel = wheel()?;
+    install_wheel(python, &wheel)?;
+    Ok(wheel)
+}
+
+/// Install a wheel of the package into an environment that has its dependencies, unless it is this one.
+pub fn install_wheel(python: &venv::Python, wheel: &Path) -> Result<(), Error> {
     let _locked = locked()?;
-    let wheel = build_wheel()?;
-    let built = std::fs::read(&wheel).map_err(started("read", &wheel))?;
+    let built = std::fs::read(wheel).map_err(started("read", wheel))?;
     let installed = python.binary("kvtide.whl");
     if std::fs::read(&installed).is_ok_and(|installed| installed == built) {
-        return Ok(wheel);
+        return Ok(());
     }
     // Never there while another one may be installed.
     match std::fs::remove_file(&installed) {
@@ -99,9 +113,8 @@ pub fn install(python: &venv::Python) -> Result<PathBuf, Error> {
         _ => {}
     }
     let install = ["install", "--quiet", "--no-deps", "--no-index", "--force-reinstall"];
-    run(python.module("pip").args(install).arg(&wheel))?;
-    std::fs::write(&installed, built).map_err(started("write", &installed))?;
-    Ok(wheel)
+    run(python.module("pip").args(install).arg(wheel))?;
+    std::fs::write(&installed, built).map_err(started("write", &installed))
 }
 
 /// Return the release build of the daemon; build it, and the relay beside it, if necessary.

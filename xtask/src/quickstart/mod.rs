@@ -1,20 +1,18 @@
 //! Runs the commands of the documents as a new user would: literally, in their order, in one terminal.
 
-pub mod deploy;
 mod document;
-pub mod machine;
-pub mod terminal;
 
 use crate::e2e;
+use crate::machine::terminal::{Ran, Terminal};
+use crate::machine::{Machine, deploy};
+use crate::package;
 use crate::run::{Error, root, run, target};
 use document::{Command, Document, Mark};
-use machine::Machine;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
 use std::time::{Duration, Instant};
-use terminal::{Ran, Terminal};
 
 /// Limits of a command: one that installs or builds, and any other.
 const INSTALL: Duration = Duration::from_secs(3600);
@@ -177,6 +175,7 @@ fn walk(case: &Case, options: &Options<'_>, checkout: &Checkout, done: &mut Vec<
     let (_machine, _place, mut terminal);
     if case.machine {
         in_target()?;
+        package::only(&package::folder(), ".deb")?;
         deploy::build()?;
         let machine = Machine::boot()?;
         let mut bash = machine.command("bash");
@@ -292,7 +291,7 @@ impl Place<'_> {
         match checkout {
             Checkout::Here => {
                 in_target()?;
-                let environment = e2e::installed()?;
+                let environment = e2e::packaged()?;
                 let programs = environment.program().parent().map(Path::to_path_buf);
                 Ok(Place { checkout: path, programs, caches: None })
             }

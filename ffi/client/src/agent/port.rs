@@ -3,12 +3,13 @@
 use super::session::Session;
 use kvtide_types::Request as WireRequest;
 use kvtide_wire::{
-    entry::{Completion, Op},
+    entry::{Completion, Op, TRACED},
     lists::List,
     os::session::EngineChannel,
     request,
     ring::PushError,
     status::Status,
+    trace::TraceContext,
 };
 use std::{
     os::fd::{AsFd, BorrowedFd},
@@ -33,6 +34,8 @@ pub(crate) struct Port {
     free: Vec<u16>,
     /// Requests were pushed since the daemon was last woken.
     unrung: bool,
+    /// Trace context of the next request, if the daemon wants one.
+    pub trace: Option<TraceContext>,
     /// List of the last answer.
     pub list: List,
 }
@@ -40,7 +43,7 @@ pub(crate) struct Port {
 impl Port {
     pub fn new(wire: EngineChannel, depth: u16) -> Port {
         let free = (0..depth).rev().collect();
-        Port { wire, ops: vec![None; usize::from(depth)], free, unrung: false, list: List::default() }
+        Port { wire, ops: vec![None; usize::from(depth)], free, unrung: false, trace: None, list: List::default() }
     }
 
     /// Return how many requests may be sent now.
@@ -68,6 +71,10 @@ impl Port {
         entry.tag = tag;
         entry.timeout_us = u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);
         self.wire.requests.write_hashes(tag, list.hashes, list.words).map_err(|_| Status::Range)?;
+        if let Some(context) = self.trace.take() {
+            self.wire.requests.write_trace(tag, entry.list_len, &context).map_err(|_| Status::Range)?;
+            entry.trace = TRACED;
+        }
         match self.wire.submissions.push(&entry) {
             Ok(()) => {}
             Err(PushError::Full) => return Err(Status::Again),

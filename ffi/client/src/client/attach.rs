@@ -20,8 +20,8 @@ use crate::{
 };
 use kvtide_types::Request as WireRequest;
 use kvtide_wire::{
-    Error as WireError,
-    hello::{Hello, Limits, Token},
+    Error as WireError, features,
+    hello::{Hello, Limits, Protocol, Token},
     layout::CHANNELS_MAX,
     os::{bell::Sleepable, numa, session::EngineSide, socket::Socket},
     status::Status,
@@ -48,6 +48,8 @@ pub(super) struct Connected {
     pub other_identity: String,
     /// As in the Welcome message.
     pub relay_socket: String,
+    /// As in the Welcome message.
+    pub traces: bool,
 }
 
 pub(super) fn bad(option: &'static str, why: impl Into<String>) -> Error {
@@ -86,7 +88,7 @@ fn hello(options: &Options) -> Result<Hello> {
     }
     let depth = options.depth.max(4).checked_next_power_of_two();
     Ok(Hello {
-        features: 0,
+        protocol: Protocol::ours(features::TRACE),
         name: options.space.name.clone(),
         fingerprint: options.space.fingerprint,
         identity: options.identity.clone(),
@@ -177,6 +179,7 @@ pub(super) fn connect(options: &Options, tier0: Option<Arc<Tier0>>) -> Result<Co
     let shared = Shared::new(geometry).map_err(|_| session::no_memory("the page tables"))?;
     let mut connected = assemble(options, Arc::new(shared), tier0, socket, side, limits.shape.depth)?;
     (connected.other_identity, connected.relay_socket) = (welcome.other_identity, welcome.relay_socket);
+    connected.traces = welcome.protocol.features & features::TRACE != 0;
     let until = deadline(options.timeout);
     let told = tell_sizes(&mut connected, until);
     told.map_err(|status| Error::call("report the size of tier 0 to the daemon, class", 0, status))?;
@@ -253,7 +256,8 @@ fn assemble(
     if channels.len() != usize::from(options.channels) || lanes.len() != usize::from(options.lanes) {
         return Err(bad("channels, lanes", "the daemon passed fewer rings than it granted"));
     }
-    Ok(Connected { session, channels, lanes, bell, other_identity: String::new(), relay_socket: String::new() })
+    let (other_identity, relay_socket) = Default::default();
+    Ok(Connected { session, channels, lanes, bell, other_identity, relay_socket, traces: false })
 }
 
 /// Compute the layout of frames.
@@ -279,7 +283,7 @@ fn layout(options: &Options, session: &Session) -> Layout {
 
 /// Start the copy thread.
 pub(super) fn start(options: Options, connected: Connected) -> Result<Arc<Inner>> {
-    let Connected { session, channels, lanes, bell, other_identity, relay_socket } = connected;
+    let Connected { session, channels, lanes, bell, other_identity, relay_socket, traces } = connected;
     let body = Arc::clone(&session);
     let run = move || {
         // If the copy thread panicked without this, waits would not notice the end of the connection.
@@ -298,7 +302,16 @@ pub(super) fn start(options: Options, connected: Connected) -> Result<Arc<Inner>
     };
     let layout = layout(&options, &session);
     let copier = Mutex::new(Some(thread));
-    Ok(Arc::new(Inner { layout, session, options, other_identity, relay_socket, parts: Mutex::new(parts), copier }))
+    Ok(Arc::new(Inner {
+        layout,
+        session,
+        options,
+        other_identity,
+        relay_socket,
+        traces,
+        parts: Mutex::new(parts),
+        copier,
+    }))
 }
 
 /// Ends the session when its copy thread ends for any reason.

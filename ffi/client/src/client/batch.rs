@@ -14,7 +14,7 @@ use std::{ops::Range, sync::Arc};
 
 /// Minimum slots of a batch's update ring.
 const SLOTS_MIN: u32 = 1 << 12;
-pub(crate) const UNBOUND: &str = "the lane is not bound to a stream: bind it first";
+const UNBOUND: &str = "the lane is not bound to a stream: bind it first";
 /// Entry of an unused row.
 const NO_BLOCK: u32 = u32::MAX;
 
@@ -204,12 +204,6 @@ impl Batch {
     /// Number of entries before the block ids: lengths, then the starts of each window.
     fn heads(&self) -> u32 {
         self.options.seqs * (1 + self.windows.count())
-    }
-
-    /// Return the options of the batch.
-    #[must_use]
-    pub fn options(&self) -> BatchOptions {
-        self.options
     }
 
     /// Set the rows to these sequences, with the lengths that attention covers. Call it with the sequences of the lane's `begin`,

@@ -50,6 +50,8 @@ pub(crate) struct Inner {
     pub other_identity: String,
     /// See [`super::Client::relay`].
     pub relay_socket: String,
+    /// See [`super::Client::traces`].
+    pub traces: bool,
     pub parts: Mutex<Parts>,
     pub copier: Mutex<Option<JoinHandle<()>>>,
 }

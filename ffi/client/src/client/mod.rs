@@ -207,6 +207,12 @@ impl Client {
         Some(self.inner.other_identity.as_str()).filter(|identity| !identity.is_empty())
     }
 
+    /// Return whether the daemon exports traces of requests ([`Channel::trace`]).
+    #[must_use]
+    pub fn traces(&self) -> bool {
+        self.inner.traces
+    }
+
     /// Return a connection to the relay of this engine's domain, for questions about this space. `None`: the daemon names no relay
     /// (`relay_socket` of the domain), or the space stays on this machine. It connects when it is used first.
     ///

@@ -6,13 +6,14 @@
 use kvtide_wire::{
     Error as WireError,
     hello::{
-        ASK_HASHES_MAX, Ask, AskHello, Forget, FromRelay, MESSAGE_MAX, Note, QUESTION_HASHES_MAX, QUESTIONS_MAX,
-        TEXT_BYTES_MAX, Token, WAIT_MS_MAX, What, note_hashes_max,
+        Ask, AskHello, AskWelcome, Forget, FromRelay, MESSAGE_MAX, Note, QUESTION_HASHES_MAX, QUESTIONS_MAX,
+        TEXT_BYTES_MAX, Token, WAIT_MS_MAX, What, ask_hashes_max, note_hashes_max,
     },
     os::{
         poll,
         socket::{Received, Socket},
     },
+    trace::TraceContext,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -63,8 +64,9 @@ pub struct Relay {
     socket: Option<Socket>,
     /// Parts of questions for which the socket had no room.
     unsent: VecDeque<Vec<u8>>,
-    /// Of the relay's last welcome; `None` before.
-    wants_notes: Option<bool>,
+    /// The relay's last welcome; `None` before.
+    welcome: Option<AskWelcome>,
+    trace: Option<TraceContext>,
     questions: BTreeMap<u32, Question>,
     /// Number of the next question; never 0, which callers may use for none.
     next: u32,
@@ -84,7 +86,8 @@ impl Relay {
             page_tokens,
             socket: None,
             unsent: VecDeque::new(),
-            wants_notes: None,
+            welcome: None,
+            trace: None,
             questions: BTreeMap::new(),
             next: 1,
             late: 0,
@@ -159,12 +162,28 @@ impl Relay {
         }
     }
 
-    /// Return whether the relay needs the tokens of blocks: it publishes KV events, or it is not known yet.
-    pub fn wants_notes(&mut self) -> bool {
+    /// Return what the relay wants, if it is known. Connects if it is not.
+    fn welcome(&mut self) -> Option<AskWelcome> {
         if self.connect() {
             self.receive();
         }
-        self.wants_notes != Some(false)
+        self.welcome
+    }
+
+    /// Return whether the relay needs the tokens of blocks: it publishes KV events, or it is not known yet.
+    pub fn wants_notes(&mut self) -> bool {
+        self.welcome().is_none_or(|welcome| welcome.wants_notes)
+    }
+
+    /// Return whether the relay makes spans of traced questions. False until it has answered a first connection.
+    pub fn traces(&mut self) -> bool {
+        self.welcome().is_some_and(|welcome| welcome.wants_traces)
+    }
+
+    /// Set the trace that questions belong to from now on: the relay makes a span of each, a child of the context's span. `None`: no
+    /// trace. No effect unless the relay traces ([`Relay::traces`]).
+    pub fn trace(&mut self, context: Option<TraceContext>) {
+        self.trace = context;
     }
 
     /// Return the tokens of a page.
@@ -188,7 +207,7 @@ impl Relay {
             return false;
         }
         self.receive();
-        if self.wants_notes == Some(false) {
+        if self.welcome.is_some_and(|welcome| !welcome.wants_notes) {
             return true;
         }
         hashes.chunks(most).zip(tokens.chunks(most * each)).all(|(hashes, tokens)| {
@@ -222,11 +241,13 @@ impl Relay {
             return None;
         }
         let wait = wait.min(WAIT_MAX);
+        let trace = self.trace.filter(|_| self.traces());
         let id = self.next;
         self.next = self.next.checked_add(1).unwrap_or(1);
-        let (last, wait_ms) = (hashes.len().div_ceil(ASK_HASHES_MAX) - 1, wait.as_millis() as u32);
-        for (index, part) in hashes.chunks(ASK_HASHES_MAX).enumerate() {
-            let ask = Ask { id, what, wait_ms, more: index < last, hashes: part.into() };
+        let most = ask_hashes_max(trace.is_some());
+        let (last, wait_ms) = (hashes.len().div_ceil(most) - 1, wait.as_millis() as u32);
+        for (index, part) in hashes.chunks(most).enumerate() {
+            let ask = Ask { id, what, wait_ms, more: index < last, hashes: part.into(), trace };
             if !self.send(ask.encode().ok()?, true) {
                 return None;
             }
@@ -309,7 +330,7 @@ impl Relay {
                 Err(error) => Err(error),
             };
             match message {
-                Ok(FromRelay::Welcome(welcome)) => self.wants_notes = Some(welcome.wants_notes),
+                Ok(FromRelay::Welcome(welcome)) => self.welcome = Some(welcome),
                 Ok(FromRelay::Answer(answer)) => {
                     if let Some(question) = self.questions.get_mut(&answer.id) {
                         let at =
@@ -329,6 +350,8 @@ impl Relay {
     /// Close the connection and leave the relay alone for a while. Open questions have failed.
     fn fail(&mut self, why: String) {
         (self.socket, self.late) = (None, 0);
+        // The next relay may be of another version, which does not know traces.
+        self.welcome = self.welcome.map(|welcome| AskWelcome { wants_traces: false, ..welcome });
         self.unsent.clear();
         for question in self.questions.values_mut() {
             if matches!(question.progress, Progress::Waiting(_)) {

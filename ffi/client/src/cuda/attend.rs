@@ -433,7 +433,6 @@ impl Attend {
             starts: self.input.1.address(),
             pages_longest: self.batch.blocks_of(self.step),
             plane,
-            ..Queries::default()
         })
     }
 }

@@ -4,7 +4,7 @@ use kvtide_client::{Channel, Client, Options, SpaceSpec};
 use kvtide_wire::{
     entry::{Completion, Job, JobDone, JobKind, NONE_U16, NONE_U32, Op, SAMPLED, Submission},
     geometry::Plane,
-    hello::{Hello, Limits, MESSAGE_MAX, Slab, SlabGone, Welcome},
+    hello::{Hello, Limits, MESSAGE_MAX, Protocol, Slab, SlabGone, Welcome},
     layout::Shape,
     lists::List,
     os::{
@@ -44,7 +44,7 @@ pub const LONG: Duration = Duration::from_secs(20);
 
 /// Command of a test to the daemon.
 pub enum Command {
-    /// Store a page to host memory, then evict it from tier 0. Answers with the status of the eviction.
+    /// Store a page to host memory, then evict it from tier 0. Waits for the end of its load. Answers with the status of the eviction.
     Evict { block: u32, plane: u16, answer: Sender<Status> },
     /// Flip a bit of a page in host memory.
     Flip { block: u32, plane: u16, byte: u64, answer: Sender<()> },
@@ -242,6 +242,8 @@ struct Core {
     scripts: Vec<(Op, Script)>,
     slab: Option<Memfd>,
     inbox: Receiver<Command>,
+    /// Evictions that wait for the end of a load.
+    later: Vec<Command>,
     dead: bool,
 }
 
@@ -269,8 +271,9 @@ impl Core {
             seq_blocks_max: 20,
             request_timeout_us: 5_000_000,
         };
-        let (side, fds) = DaemonSide::create(shape).expect("daemon's side");
-        socket.send(&Welcome::accept(1, limits).expect("welcome").encode(), &fds.as_fds()).expect("send");
+        let protocol = Protocol::ours(0).common(hello.protocol);
+        let (side, fds) = DaemonSide::create(shape, protocol.version).expect("daemon's side");
+        socket.send(&Welcome::accept(1, protocol, limits).expect("welcome").encode(), &fds.as_fds()).expect("send");
         drop(fds);
         let mut core = Core {
             side,
@@ -289,6 +292,7 @@ impl Core {
             scripts: Vec::new(),
             slab: None,
             inbox,
+            later: Vec::new(),
             dead: false,
         };
         loop {
@@ -325,9 +329,12 @@ impl Core {
     fn command(&mut self, command: Command) {
         match command {
             Command::Evict { block, plane, answer } => {
-                // The end of its load may not have been reported yet.
                 let Some(frame) = self.frames.get(&(block, plane)).copied() else {
-                    let _ = answer.send(Status::NotFound);
+                    // The engine may read a page before the end of its load is reported.
+                    match self.loads(block, plane) {
+                        true => self.later.push(Command::Evict { block, plane, answer }),
+                        false => drop(answer.send(Status::NotFound)),
+                    }
                     return;
                 };
                 let slot = self.slot();
@@ -378,6 +385,13 @@ impl Core {
         }
     }
 
+    /// Report whether a page is being loaded.
+    fn loads(&self, block: u32, plane: u16) -> bool {
+        self.jobs
+            .values()
+            .any(|(job, _)| job.kind == JobKind::CopyIn as u16 && (job.block, job.plane) == (block, plane))
+    }
+
     /// Grant the slab of host frames, unless it is granted.
     fn grant(&mut self) {
         if self.slab.is_none() {
@@ -408,6 +422,7 @@ impl Core {
         while let Some(done) = self.side.done.pop().expect("index") {
             any = true;
             self.job_done(&done);
+            std::mem::take(&mut self.later).into_iter().for_each(|command| self.command(command));
         }
         for channel in 0..self.side.channels.len() {
             // The job ring of 16 holds the jobs of a few requests.

@@ -128,6 +128,8 @@ class Digests:
 
 #: Maximum bytes of a socket's path (unix(7): `sun_path` without its end).
 SOCKET_BYTES_MAX = 107
+#: Environment variable that names the file of the token, as for C programs.
+TOKEN_FILE = "KVTIDE_TOKEN_FILE"
 
 
 def _path(name: str, given: str | os.PathLike[str], bytes_max: int = 4096) -> str:
@@ -181,6 +183,9 @@ def attach(
     `guaranteed_blocks` is the number of blocks that the session may have at the same time, whatever other sessions do. Blocks that
     other sessions refer to as well do not count. Cached blocks use the memory meanwhile.
 
+    `token_file` is the file with the token of the engine's domain; without it, the environment variable `KVTIDE_TOKEN_FILE` may name
+    one. Without both, the daemon identifies the process by its user id.
+
     `numa_node` is the node on which the session asks for host memory. Without it that is the node of `device`, else that of the CPUs to which this process is bound. An engine that keeps KV in GPU memory of its own passes
     `gpu_numa_node` of its GPU.
 
@@ -195,9 +200,10 @@ def attach(
             raise TypeError(f"planes[{index}] is {plane!r}; expected a kvtide.Plane(page_bytes)")
     if digests is not None and not isinstance(digests, Digests):
         raise TypeError(f"digests is {digests!r}; expected a kvtide.Digests(kv_heads, head_dim, bf16, pages) or None")
+    named, token_file = ("token_file", token_file) if token_file is not None else (TOKEN_FILE, os.environ.get(TOKEN_FILE))
     given: dict[str, object] = {
         "socket": _path("socket", socket, SOCKET_BYTES_MAX),
-        "token_file": None if token_file is None else _path("token_file", token_file),
+        "token_file": None if token_file is None else _path(named, token_file),
         "name": space.name,
         "fingerprint": space.fingerprint,
         "identity": space.identity,

@@ -36,12 +36,9 @@ __all__ = [
     "attention_bytes",
     "block_tables",
     "copy_blocks",
-    "dequantize",
     "gpu_numa_node",
     "gpu_report",
-    "image_bytes",
     "local_hash",
-    "quantize",
     "use_openmp",
 ]
 
@@ -315,6 +312,13 @@ class Channel:
     @property
     def index(self) -> int:
         """Index of the channel in the session."""
+    @property
+    def traces(self) -> bool:
+        """True if the daemon makes spans of traced requests (`[tracing] endpoint` in its configuration)."""
+    def trace(self, traceparent: str | None) -> bool:
+        """Set the trace that the calls on this channel belong to from now on, by the value of a W3C header `traceparent`; None: no
+        trace. Return whether they are traced: the daemon makes spans, and the caller's span is sampled. Raise ValueError if it is no
+        such value; the calls then belong to no trace."""
     def nop(self, *, timeout: float | None = None) -> None:
         """Make a round trip to the daemon without effect."""
     def create_seq(self) -> int:
@@ -420,7 +424,7 @@ class Channel:
     def start_load(
         self, lease: Lease | int, first: int, blocks: Sequence[int], *, timeout: float | None = None, user: int = 0
     ) -> int:
-        """Start a load of at most 512 blocks and return its ticket. Raise as `load`, before anything is sent."""
+        """Start a load of at most 506 blocks and return its ticket. Raise as `load`, before anything is sent."""
     def start_store(
         self,
         first: int,
@@ -432,7 +436,7 @@ class Channel:
         timeout: float | None = None,
         user: int = 0,
     ) -> int:
-        """Start a store of at most 102 blocks and return its ticket. Start a store of child blocks after their parent's store
+        """Start a store of at most 101 blocks and return its ticket. Start a store of child blocks after their parent's store
         ended. Raise as `store`, before anything is sent."""
     def start_fetch(
         self, lease: Lease | int, first: int, count: int, *, timeout: float | None = None, user: int = 0
@@ -491,6 +495,12 @@ class Relay:
         """Return how far a question is, after at most `timeout` seconds."""
     def forget(self, question: int) -> None:
         """Forget a question: its answer is not needed any more."""
+    @property
+    def traces(self) -> bool:
+        """True if the relay makes spans of traced questions (`[tracing] endpoint` in its configuration). False until it has answered a
+        first connection."""
+    def trace(self, traceparent: str | None) -> bool:
+        """Set the trace that questions belong to from now on. Otherwise as `Channel.trace`."""
     @property
     def wants_notes(self) -> bool:
         """True if the relay publishes KV events and needs the tokens of blocks, or it is not known yet."""
@@ -610,8 +620,6 @@ class PageKernels:
         items: int,
         count: int,
     ) -> None: ...
-    def quantize(self, stream: int, rows: dict[str, int], shape: dict[str, int], images: dict[str, object]) -> None: ...
-    def dequantize(self, stream: int, rows: dict[str, int], shape: dict[str, int], images: dict[str, object]) -> None: ...
     def block_tables(self, stream: int, tables: dict[str, object]) -> None: ...
 
 @final
@@ -638,17 +646,4 @@ def attention_bytes(config: dict[str, object]) -> int: ...
 def block_tables(asked: dict[str, object]) -> None: ...
 def copy_blocks(
     source: dict[str, object], target: dict[str, object], shape: dict[str, int], items: Sequence[Sequence[int]]
-) -> None: ...
-def image_bytes(shape: dict[str, int], codec: int) -> int: ...
-def quantize(
-    rows: dict[str, object],
-    shape: dict[str, int],
-    codec: int,
-    bf16: bool,
-    items: Sequence[Sequence[int]],
-    images: int,
-    refused: int,
-) -> None: ...
-def dequantize(
-    images: int, rows: dict[str, object], shape: dict[str, int], codec: int, bf16: bool, items: Sequence[Sequence[int]]
 ) -> None: ...

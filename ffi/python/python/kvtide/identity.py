@@ -57,7 +57,7 @@ def log_differences(logger: logging.Logger, session: kvtide.Session, space: kvti
 
 
 def log_lookup(logger: logging.Logger, what: str, hashes: bytes, found: int) -> None:
-    """Log the last of a prompt's hashes at level DEBUG, in the form that `kvtide cache search` takes."""
+    """Log the last of a prompt's hashes at level DEBUG, in the form that `kvtide why` takes."""
     if hashes and logger.isEnabledFor(logging.DEBUG):
         count, last = len(hashes) // HASH_BYTES, hashes[-HASH_BYTES:].hex()
         logger.debug("kvtide: %s: %d of %d blocks found; the last block is %s", what, found, count, last)

@@ -1,6 +1,6 @@
-"""Print the hashes of a prompt's blocks, one a line, as an engine makes them. `kvtide cache search --hashes` shows which are cached.
+"""Print the hashes of a prompt's blocks, one a line, as an engine makes them. `kvtide why --hashes` shows where they are.
 
-    python -m kvtide.prompt_hashes vllm --prompt-tokens FILE --block-tokens 16 | kvtide cache search --hashes -
+    python -m kvtide.prompt_hashes vllm --prompt-tokens FILE --block-tokens 16 | kvtide why --hashes -
 
 The hash function is part of the engine, so this runs in the engine's environment: its Python packages and its PYTHONHASHSEED.
 """

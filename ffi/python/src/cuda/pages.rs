@@ -1,4 +1,4 @@
-//! Page kernels other than attention: copies between layouts, codecs, block tables. Tensors are given by address.
+//! Page kernels other than attention: copies between layouts, and block tables. Tensors are given by address.
 
 use super::{from, stream};
 use kvtide_client::cuda::{self, Device, Driver, Stream, Which, launch, params, reference::Element};
@@ -36,43 +36,6 @@ struct Shape {
     channels: u32,
 }
 
-/// Quantised blocks.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-struct Images {
-    codec: u32,
-    bf16: bool,
-    /// Bytes of one layer's image.
-    stride: u64,
-    /// `u32[count]`, 1: refused; 0 for dequantising.
-    refused: u64,
-    /// `QuantItem[count]`.
-    items: u64,
-    count: u32,
-}
-
-const fn element(bf16: bool) -> Element {
-    if bf16 { Element::Bf16 } else { Element::F16 }
-}
-
-fn quant(rows: &Layout, shape: &Shape, images: &Images) -> params::QuantParams {
-    params::QuantParams {
-        layout: rows.native(),
-        items: images.items,
-        refused: images.refused,
-        status: 0,
-        image_stride: images.stride,
-        count: images.count,
-        layers: shape.layers,
-        parts: shape.parts,
-        heads: shape.heads,
-        page_tokens: shape.tokens,
-        channels: shape.channels,
-        codec: images.codec,
-        reserved: 0,
-    }
-}
-
 /// Arguments of `block_tables`, checked by `ops.block_tables`.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
@@ -99,7 +62,6 @@ struct Tables {
 pub struct PageKernels {
     device: Arc<Device>,
     gather: launch::Gather,
-    quant: launch::Quant,
     boundary: launch::Boundary,
 }
 
@@ -129,12 +91,7 @@ impl PageKernels {
     fn new(py: Python<'_>, ordinal: u32) -> PyResult<PageKernels> {
         let open = || {
             let device = Device::open(&Driver::probe()?, Which::Ordinal(ordinal))?;
-            Ok(PageKernels {
-                gather: launch::Gather::new(&device)?,
-                quant: launch::Quant::new(&device)?,
-                boundary: launch::Boundary::new(&device)?,
-                device,
-            })
+            Ok(PageKernels { gather: launch::Gather::new(&device)?, boundary: launch::Boundary::new(&device)?, device })
         };
         py.detach(open).map_err(|e: cuda::Error| from(&e))
     }
@@ -165,22 +122,6 @@ impl PageKernels {
         };
         // SAFETY: see above.
         self.launch(py, stream, |stream| unsafe { self.gather.gather(stream, &params, self.blocks()) })
-    }
-
-    /// Quantise blocks.
-    fn quantize(&self, py: Python<'_>, stream: u64, rows: Layout, shape: Shape, images: Images) -> PyResult<()> {
-        let params = quant(&rows, &shape, &images);
-        let element = element(images.bf16);
-        // SAFETY: see above.
-        self.launch(py, stream, |stream| unsafe { self.quant.quantize(stream, element, &params, self.blocks()) })
-    }
-
-    /// Dequantise blocks.
-    fn dequantize(&self, py: Python<'_>, stream: u64, rows: Layout, shape: Shape, images: Images) -> PyResult<()> {
-        let params = quant(&rows, &shape, &images);
-        let element = element(images.bf16);
-        // SAFETY: see above.
-        self.launch(py, stream, |stream| unsafe { self.quant.dequantize(stream, element, &params, self.blocks()) })
     }
 
     /// Build block tables and miss bits.

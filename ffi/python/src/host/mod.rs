@@ -1,23 +1,16 @@
-//! CPU implementations of the operators other than attention, by address: copies between layouts, codecs, block tables.
+//! CPU implementations of the operators other than attention, by address: copies between layouts, and block tables.
 //! The computation is the kernels' reference; this module converts tensors to its arguments.
 //!
 //! The caller (`kvtide.torch.ops`) has checked shapes and types; indices are checked here. Pages of tier 0 are copied before they
 //! are read, and written row by row: the agent writes other frames meanwhile, so no slice may cover them.
 
-mod codecs;
 mod rows;
 mod tables;
 
-pub use codecs::{dequantize, image_bytes, quantize};
 pub use rows::copy_blocks;
 pub use tables::block_tables;
 
-use kvtide_client::cuda::reference::Element;
 use std::ptr::with_exposed_provenance as at;
-
-const fn element(bf16: bool) -> Element {
-    if bf16 { Element::Bf16 } else { Element::F16 }
-}
 
 /// Return a dense torch tensor as a slice.
 ///

@@ -14,29 +14,29 @@ pub struct Rows {
     head_stride: usize,
     token_stride: usize,
     /// Number of blocks.
-    pub blocks: usize,
+    blocks: usize,
 }
 
 /// Shape of a block; `bases` has `layers × parts` entries.
 #[derive(FromPyObject, Clone, Copy)]
 #[pyo3(from_item_all)]
 pub struct Shape {
-    pub layers: usize,
+    layers: usize,
     /// 2 (keys, values) or 1 (keys, latent vectors).
-    pub parts: usize,
-    pub heads: usize,
-    pub tokens: usize,
-    pub channels: usize,
+    parts: usize,
+    heads: usize,
+    tokens: usize,
+    channels: usize,
 }
 
 impl Shape {
     /// Return the 16-bit numbers in a layer.
-    pub fn numbers(self) -> usize {
+    fn numbers(self) -> usize {
         self.parts * self.heads * self.tokens * self.channels
     }
 
     /// Return the index of a row in a dense layer.
-    pub fn row(self, part: usize, head: usize, token: usize) -> usize {
+    fn row(self, part: usize, head: usize, token: usize) -> usize {
         ((part * self.heads + head) * self.tokens + token) * self.channels
     }
 }
@@ -46,7 +46,7 @@ impl Rows {
     ///
     /// # Errors
     /// `ValueError` if there is no such block.
-    pub fn check(&self, block: usize) -> PyResult<()> {
+    fn check(&self, block: usize) -> PyResult<()> {
         if block < self.blocks {
             return Ok(());
         }
@@ -58,9 +58,9 @@ impl Rows {
         self.bases[layer_part] + block * self.block_stride + head * self.head_stride + token * self.token_stride
     }
 
-    /// Copy the first `tokens` rows of each head of a layer's block into a dense layer.
-    pub fn read(&self, shape: Shape, layer: usize, block: usize, tokens: usize, to: &mut [u16]) {
-        self.each(shape, layer, block, tokens, |row, dense| {
+    /// Copy a layer of a block into a dense layer.
+    fn read(&self, shape: Shape, layer: usize, block: usize, to: &mut [u16]) {
+        self.each(shape, layer, block, |row, dense| {
             // SAFETY: shapes and strides are those of the tensor, and the block was checked; `to` has space for the layer.
             unsafe {
                 std::ptr::copy_nonoverlapping(at(row), to[dense..][..shape.channels].as_mut_ptr(), shape.channels)
@@ -68,9 +68,9 @@ impl Rows {
         });
     }
 
-    /// Copy a dense layer into the first `tokens` rows of each head of a layer's block.
-    pub fn write(&self, shape: Shape, layer: usize, block: usize, tokens: usize, from: &[u16]) {
-        self.each(shape, layer, block, tokens, |row, dense| {
+    /// Copy a dense layer into a layer of a block.
+    fn write(&self, shape: Shape, layer: usize, block: usize, from: &[u16]) {
+        self.each(shape, layer, block, |row, dense| {
             // SAFETY: as in `read`.
             unsafe {
                 std::ptr::copy_nonoverlapping(from[dense..][..shape.channels].as_ptr(), at_mut(row), shape.channels)
@@ -78,10 +78,10 @@ impl Rows {
         });
     }
 
-    fn each(&self, shape: Shape, layer: usize, block: usize, tokens: usize, mut row: impl FnMut(usize, usize)) {
+    fn each(&self, shape: Shape, layer: usize, block: usize, mut row: impl FnMut(usize, usize)) {
         for part in 0..shape.parts {
             for head in 0..shape.heads {
-                for token in 0..tokens {
+                for token in 0..shape.tokens {
                     row(self.row(layer * shape.parts + part, block, head, token), shape.row(part, head, token));
                 }
             }
@@ -100,8 +100,8 @@ pub fn copy_blocks(py: Python<'_>, source: Rows, target: Rows, shape: Shape, ite
         let mut layer = vec![0; shape.numbers()];
         for [from, to] in items {
             for index in 0..shape.layers {
-                source.read(shape, index, from, shape.tokens, &mut layer);
-                target.write(shape, index, to, shape.tokens, &layer);
+                source.read(shape, index, from, &mut layer);
+                target.write(shape, index, to, &layer);
             }
         }
     });

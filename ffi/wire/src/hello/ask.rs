@@ -3,12 +3,13 @@
 use super::codec::{Reader, Writer, within, wrong};
 use super::{Disconnect, HEAD_BYTES, Kind, MESSAGE_MAX, TEXT_BYTES_MAX, Token};
 use crate::error::Error;
+use crate::trace::TraceContext;
 use alloc::string::String;
 use alloc::vec::Vec;
 use zeroize::Zeroizing;
 
 /// Maximum hashes of an [`Ask`]; a longer prefix is asked for in several messages.
-pub const ASK_HASHES_MAX: usize = (MESSAGE_MAX - HEAD_BYTES - ASK_FIELDS) / HASH_BYTES;
+pub const ASK_HASHES_MAX: usize = ask_hashes_max(false);
 /// Maximum hashes of a question, over all its messages.
 pub const QUESTION_HASHES_MAX: usize = 8 * ASK_HASHES_MAX;
 /// Maximum questions of one engine at a time.
@@ -22,6 +23,8 @@ const HASH_BYTES: usize = 16;
 const LOCAL: u128 = 0xffff_ffff << 96;
 /// Bytes of the other fields of an [`Ask`].
 const ASK_FIELDS: usize = 4 + 4 + 2 + 2 + 2;
+/// Bytes of a trace context.
+const TRACE_BYTES: usize = 16 + 8;
 
 /// Return the hash for a block that is to stay on its machine, because no other machine can use it: relays do not copy it.
 #[must_use]
@@ -49,6 +52,8 @@ pub struct AskHello {
 pub struct AskWelcome {
     /// The relay publishes KV events and needs the tokens of blocks for it.
     pub wants_notes: bool,
+    /// The relay makes spans of questions with a trace context. Relays that do not know it refuse such questions.
+    pub wants_traces: bool,
 }
 
 /// Kind of a question.
@@ -74,8 +79,10 @@ pub struct Ask {
     pub wait_ms: u32,
     /// More hashes follow, in the next message.
     pub more: bool,
-    /// Hashes of the blocks of the prefix, from the first on, in order. 1 to [`ASK_HASHES_MAX`], none of them 0.
+    /// Hashes of the blocks of the prefix, from the first on, in order. 1 to [`ask_hashes_max`], none of them 0.
     pub hashes: Vec<u128>,
+    /// The engine's span; the relay takes it from the first message of a question.
+    pub trace: Option<TraceContext>,
 }
 
 /// How far a question is. The first answer may be an expectation; the last one has `done`.
@@ -107,6 +114,12 @@ pub struct Note {
     pub tokens: Vec<u32>,
     /// Name of the adapter (LoRA) with which they were computed; empty for none.
     pub adapter: String,
+}
+
+/// Return how many hashes fit into one [`Ask`].
+#[must_use]
+pub const fn ask_hashes_max(is_traced: bool) -> usize {
+    (MESSAGE_MAX - HEAD_BYTES - ASK_FIELDS - if is_traced { TRACE_BYTES } else { 0 }) / HASH_BYTES
 }
 
 /// Return how many hashes fit into one [`Note`] with `page_tokens` tokens each; 0 if not even one does.
@@ -169,7 +182,9 @@ impl FromRelay {
         let (kind, mut reader) = Reader::open(bytes, "answer")?;
         let message = match kind {
             k if k == Kind::AskWelcome as u32 => {
-                FromRelay::Welcome(AskWelcome { wants_notes: flag(&mut reader, "wants_notes")? })
+                // What a newer relay wants besides is not for this engine.
+                let wants = reader.u16("wants")?;
+                FromRelay::Welcome(AskWelcome { wants_notes: wants & 1 != 0, wants_traces: wants & 2 != 0 })
             }
             k if k == Kind::Answer as u32 => FromRelay::Answer(Answer::read(&mut reader)?),
             k if k == Kind::Disconnect as u32 => FromRelay::Disconnect(Disconnect::read(&mut reader)?),
@@ -200,7 +215,7 @@ impl AskWelcome {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::open(Kind::AskWelcome);
-        w.u16(self.wants_notes.into());
+        w.u16(u16::from(self.wants_notes) | u16::from(self.wants_traces) << 1);
         w.finish()
     }
 }
@@ -211,11 +226,14 @@ impl Ask {
     /// # Errors
     /// A field is out of its bounds.
     pub fn encode(&self) -> Result<Vec<u8>, Error> {
-        check_hashes("ask", &self.hashes, ASK_HASHES_MAX)?;
+        check_hashes("ask", &self.hashes, ask_hashes_max(self.trace.is_some()))?;
         within("ask", "wait_ms", self.wait_ms, 0, WAIT_MS_MAX.into())?;
         let mut w = Writer::open(Kind::Ask);
         w.u32(self.id).u32(self.wait_ms).u16(self.what as u16).u16(self.more.into());
         write_hashes(&mut w, &self.hashes);
+        if let Some(TraceContext { trace, parent }) = self.trace {
+            w.raw(&trace.to_le_bytes()).u64(parent);
+        }
         Ok(w.finish())
     }
 
@@ -229,7 +247,18 @@ impl Ask {
             other => return Err(wrong("ask", "what", other, "0 (recall), 1 (share) or 2 (await)")),
         };
         let more = flag(r, "more")?;
-        Ok(Ask { id, what, wait_ms, more, hashes: read_hashes("ask", r, ASK_HASHES_MAX)? })
+        let hashes = read_hashes("ask", r, ASK_HASHES_MAX)?;
+        let trace = match r.is_empty() {
+            true => None,
+            false => {
+                let (trace, parent) = (u128::from_le_bytes(r.array("trace")?), r.u64("parent span")?);
+                if trace == 0 || parent == 0 {
+                    return Err(wrong("ask", "trace or parent span", 0, "ids that are not 0"));
+                }
+                Some(TraceContext { trace, parent })
+            }
+        };
+        Ok(Ask { id, what, wait_ms, more, hashes, trace })
     }
 }
 

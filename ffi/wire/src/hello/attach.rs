@@ -1,10 +1,10 @@
 //! The Hello and Welcome messages.
 
 use super::codec::{Reader, Writer, within, wrong};
-use super::{Kind, MESSAGE_MAX, Token};
+use super::{Kind, MESSAGE_MAX, Protocol, Token, protocol};
 use crate::error::Error;
 use crate::geometry::{CLASSES_MAX, PAGE_BYTES_MAX, PLANES_MAX, Plane, PlaneKind, PlaneSpec, classes};
-use crate::layout::{Layout, Shape};
+use crate::layout::{Layout, OLDEST, Shape};
 use crate::status::Status;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -32,8 +32,8 @@ const SEQS_MAX: u64 = 1 << 20;
 /// Attach request of an engine: the space and the engine's part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Feature bits that the engine supports; this version defines none.
-    pub features: u64,
+    /// Newest version and features ([`features`](crate::features)) that the engine supports.
+    pub protocol: Protocol,
     /// Name of the space, for humans; not part of its identity. 1 to [`NAME_BYTES_MAX`] bytes, no control characters.
     pub name: String,
     /// Hash over weights, adapters and everything else that KV content depends on.
@@ -99,8 +99,8 @@ pub struct Welcome {
     pub status: Status,
     /// Session number, for logs.
     pub session: u32,
-    /// Feature bits that both sides will use.
-    pub features: u64,
+    /// Version and features that both sides use.
+    pub protocol: Protocol,
     /// Granted resources; all zero in a refusal.
     pub limits: Option<Limits>,
     /// Bytes of region E and region D.
@@ -152,7 +152,7 @@ impl Hello {
     pub fn encode(&self) -> Result<Vec<u8>, Error> {
         self.check()?;
         let mut w = Writer::open(Kind::Hello);
-        w.u64(self.features).raw(&self.fingerprint).u32(self.page_tokens).u32(self.seqs_max);
+        w.u64(self.protocol.word()).raw(&self.fingerprint).u32(self.page_tokens).u32(self.seqs_max);
         w.u16(self.shards).u16(self.shard).u16(self.lanes).u16(self.channels).u16(self.depth);
         let flags = if self.relay { RELAY } else { 0 } | if self.local { LOCAL } else { 0 };
         w.u16(self.tier0_frames.len() as u16).u16(self.planes.len() as u16).u16(flags);
@@ -168,8 +168,11 @@ impl Hello {
         Ok(bytes)
     }
 
-    pub(super) fn read(r: &mut Reader<'_>) -> Result<Hello, Error> {
-        let features = r.u64("features")?;
+    /// Read the body of a Hello whose header has this version: the oldest that the engine speaks.
+    pub(super) fn read(r: &mut Reader<'_>, oldest: u32) -> Result<Hello, Error> {
+        let protocol = Protocol::read(r, oldest);
+        protocol::check(oldest, protocol.as_ref().map_or(oldest, |protocol| protocol.version))?;
+        let protocol = protocol?;
         let fingerprint = r.array("fingerprint")?;
         let (page_tokens, seqs_max) = (r.u32("page_tokens")?, r.u32("seqs_max")?);
         let (shards, shard) = (r.u16("shards")?, r.u16("shard")?);
@@ -186,7 +189,7 @@ impl Hello {
         let identity = r.text_up_to("identity", IDENTITY_BYTES_MAX)?;
         let token = Token::read(r)?;
         let hello = Hello {
-            features,
+            protocol,
             name,
             fingerprint,
             identity,
@@ -252,22 +255,23 @@ impl Welcome {
     pub fn refusal(status: Status, text: &str) -> Welcome {
         let (other_identity, relay_socket) = Default::default();
         let (limits, region_bytes, text) = (None, [0; 2], text.into());
-        Welcome { status, session: 0, features: 0, limits, region_bytes, text, other_identity, relay_socket }
+        let protocol = Protocol::ours(0);
+        Welcome { status, session: 0, protocol, limits, region_bytes, text, other_identity, relay_socket }
     }
 
-    /// Return an acceptance.
-    pub fn accept(session: u32, limits: Limits) -> Result<Welcome, Error> {
+    /// Return an acceptance of a session that uses this version and these features.
+    pub fn accept(session: u32, protocol: Protocol, limits: Limits) -> Result<Welcome, Error> {
         let layout = Layout::of(limits.shape)?;
         let region_bytes = [layout.engine.bytes, layout.daemon.bytes];
         let accepted = Welcome::refusal(Status::Ok, "");
-        Ok(Welcome { session, limits: Some(limits), region_bytes, ..accepted })
+        Ok(Welcome { session, protocol, limits: Some(limits), region_bytes, ..accepted })
     }
 
     /// Return the datagram.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::open(Kind::Welcome);
-        w.u32(self.status.code() as u32).u32(self.session).u64(self.features);
+        w.u32(self.status.code() as u32).u32(self.session).u64(self.protocol.word());
         if let Some(limits) = &self.limits {
             let shape = limits.shape;
             w.u16(shape.channels).u16(shape.depth).u16(shape.lanes).u16(0).u32(shape.jobs);
@@ -287,9 +291,9 @@ impl Welcome {
         let Some(status) = Status::from_code(code) else {
             return Err(wrong(WHAT, "status", code, "a known code"));
         };
-        let (session, features) = (r.u32("session")?, r.u64("features")?);
+        let (session, protocol) = (r.u32("session")?, Protocol::read(r, OLDEST)?);
         if status != Status::Ok {
-            return Ok(Welcome { session, features, ..Welcome::refusal(status, &r.text("text")?) });
+            return Ok(Welcome { session, protocol, ..Welcome::refusal(status, &r.text("text")?) });
         }
         let (channels, depth, lanes) = (r.u16("channels")?, r.u16("depth")?, r.u16("lanes")?);
         r.zero("reserved")?;
@@ -304,7 +308,8 @@ impl Welcome {
         let region_bytes = [r.u64("bytes of region E")?, r.u64("bytes of region D")?];
         let other_identity = r.text_up_to("other identity", IDENTITY_BYTES_MAX)?;
         let relay_socket = r.text_up_to("the relay's socket", SOCKET_BYTES_MAX)?;
-        let welcome = Welcome { features, other_identity, relay_socket, ..Welcome::accept(session, limits)? };
+        protocol::check(protocol.version, protocol.version)?;
+        let welcome = Welcome { other_identity, relay_socket, ..Welcome::accept(session, protocol, limits)? };
         if welcome.region_bytes != region_bytes {
             let expected = alloc::format!("{:?}", welcome.region_bytes);
             return Err(wrong(WHAT, "bytes of the regions", alloc::format!("{region_bytes:?}"), expected));

@@ -1,8 +1,9 @@
 //! Encode and decode message fields, little endian, in sequence: bounded writes, checked reads.
 
+use super::protocol;
 use super::{Kind, MAGIC, MESSAGE_MAX, TEXT_BYTES_MAX};
 use crate::error::Error;
-use crate::layout::VERSION;
+use crate::layout::OLDEST;
 use alloc::borrow::ToOwned;
 use alloc::format;
 use alloc::string::String;
@@ -42,7 +43,7 @@ impl Writer {
     /// Start a message: write magic, version and kind. [`Writer::finish`] fills in the length.
     pub(super) fn open(kind: Kind) -> Writer {
         let mut writer = Writer { bytes: Vec::with_capacity(256) };
-        writer.u32(MAGIC).u32(VERSION).u32(kind as u32).u32(0);
+        writer.u32(MAGIC).u32(OLDEST).u32(kind as u32).u32(0);
         writer
     }
 
@@ -98,22 +99,26 @@ pub(super) struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Check magic, version and length; return the kind and the body.
     pub(super) fn open(bytes: &'a [u8], message: &'static str) -> Result<(u32, Reader<'a>), Error> {
+        let (version, kind, reader) = Reader::open_any(bytes, message)?;
+        protocol::check(version, version)?;
+        Ok((kind, reader))
+    }
+
+    /// Check magic and length; return version, kind and body.
+    pub(super) fn open_any(bytes: &'a [u8], message: &'static str) -> Result<(u32, u32, Reader<'a>), Error> {
         let mut reader = Reader { message, rest: bytes };
         let magic = reader.u32("magic")?;
         if magic != MAGIC {
             return Err(wrong(message, "magic", format!("{magic:#010x}"), format!("{MAGIC:#010x}")));
         }
         let version = reader.u32("version")?;
-        if version != VERSION {
-            return Err(Error::Version { ours: VERSION, theirs: version });
-        }
         let kind = reader.u32("kind")?;
         let length = reader.u32("length")?;
         if bytes.len() > MESSAGE_MAX || length as usize != bytes.len() {
             let expected = format!("{} (the datagram's), at most {MESSAGE_MAX}", bytes.len());
             return Err(wrong(message, "length", length, expected));
         }
-        Ok((kind, reader))
+        Ok((version, kind, reader))
     }
 
     pub(super) fn raw(&mut self, count: usize, field: &'static str) -> Result<&'a [u8], Error> {
@@ -162,6 +167,11 @@ impl<'a> Reader<'a> {
             Ok(text) => Ok(text.to_owned()),
             Err(e) => Err(wrong(self.message, field, format!("no UTF-8 at byte {}", e.valid_up_to()), "UTF-8")),
         }
+    }
+
+    /// Return whether all bytes were read.
+    pub(super) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
     }
 
     /// Check that no bytes are left over.

@@ -1,27 +1,28 @@
 //! The handshake: messages over the SEQPACKET socket, one for each datagram, at most [`MESSAGE_MAX`] bytes.
 //!
-//! Every message starts with magic, version, kind and length. The version comes early, so that any two versions recognize each
-//! other. Decoding checks every field against its bounds and against the others, and names the wrong field. Whether this peer may
+//! Every message starts with magic, version, kind and length, so that any two versions recognize each other; [`Protocol`] says how they
+//! agree. Decoding checks every field against its bounds and against the others, and names the wrong field. Whether this peer may
 //! attach, and whether there is room for it, is decided elsewhere.
 
 mod ask;
 mod attach;
 mod codec;
 mod notice;
+mod protocol;
 mod token;
 mod watch;
 
 pub use ask::{
     ASK_HASHES_MAX, Answer, Ask, AskHello, AskWelcome, Forget, FromRelay, NOTE_HASHES_MAX, Note, QUESTION_HASHES_MAX,
-    QUESTIONS_MAX, ToRelay, WAIT_MS_MAX, What, is_local, local_hash, note_hashes_max,
+    QUESTIONS_MAX, ToRelay, WAIT_MS_MAX, What, ask_hashes_max, is_local, local_hash, note_hashes_max,
 };
 pub use attach::{Hello, IDENTITY_BYTES_MAX, Limits, NAME_BYTES_MAX, NUMA_NODES_MAX, SOCKET_BYTES_MAX, Welcome};
 pub use notice::{Detach, Disconnect, Slab, SlabGone};
+pub use protocol::Protocol;
 pub use token::{TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, Token};
 pub use watch::{FromWatched, RELAY_TEXT_BYTES_MAX, RelayState, SpaceClosed, SpaceOpened, Watch, Watching};
 
 use crate::error::Error;
-use crate::layout::VERSION;
 use codec::Reader;
 
 /// Maximum length of a message in bytes.
@@ -88,10 +89,11 @@ impl First {
     /// # Errors
     /// It is none of these messages, or a field is out of its bounds.
     pub fn decode(bytes: &[u8]) -> Result<First, Error> {
-        let (kind, mut reader) = Reader::open(bytes, "hello")?;
+        let (version, kind, mut reader) = Reader::open_any(bytes, "hello")?;
         if kind != Kind::Watch as u32 {
             return Hello::decode(bytes).map(First::Hello);
         }
+        protocol::check(version, version)?;
         let watch = Watch::read(&mut reader)?;
         reader.end()?;
         Ok(First::Watch(watch))
@@ -104,11 +106,12 @@ impl Hello {
     /// # Errors
     /// It is none, or a field is out of its bounds.
     pub fn decode(bytes: &[u8]) -> Result<Hello, Error> {
-        let (kind, mut reader) = Reader::open(bytes, "hello")?;
+        let (oldest, kind, mut reader) = Reader::open_any(bytes, "hello")?;
         if kind != Kind::Hello as u32 {
+            protocol::check(oldest, oldest)?;
             return Err(codec::wrong("hello", "kind", kind, "1 (attach) or 7 (watch)"));
         }
-        let hello = Hello::read(&mut reader)?;
+        let hello = Hello::read(&mut reader, oldest)?;
         reader.end()?;
         Ok(hello)
     }
@@ -153,19 +156,4 @@ impl Detach {
         reader.end()?;
         Ok(Detach)
     }
-}
-
-/// Return the version in a datagram's header, or `None` if the datagram is not one of kvtide's.
-#[must_use]
-pub fn claimed_version(bytes: &[u8]) -> Option<u32> {
-    match bytes.as_chunks::<4>().0 {
-        [magic, version, ..] if u32::from_le_bytes(*magic) == MAGIC => Some(u32::from_le_bytes(*version)),
-        _ => None,
-    }
-}
-
-/// Return the protocol version of this side.
-#[must_use]
-pub const fn version() -> u32 {
-    VERSION
 }

@@ -24,7 +24,7 @@ pub(super) fn explain(config: &Config) -> Vec<Section> {
         None => all.push(section("nvme", vec!["Disabled: no [[tiers.nvme.disks]].".to_owned()])),
     }
     all.push(section("attention", attention(config)));
-    all.push(section("canary", vec![integrity_sample(config)]));
+    all.push(section("integrity_sample", vec![integrity_sample(config)]));
     all.push(section("access", config.domains.iter().map(|domain| attach(config, domain)).collect()));
     all
 }
@@ -79,7 +79,7 @@ fn written(what: &str, Cleaning { low_percent, high_percent }: Cleaning) -> Stri
 fn host(config: &Config) -> Section {
     let host = &config.tiers.host;
     let slabs = host.capacity_bytes / host.slab_bytes;
-    let taken = if host.prefault { "allocated before the daemon is ready" } else { "allocated on demand" };
+    let taken = if host.prefault { "allocated from the start on" } else { "allocated on demand" };
     let gone =
         if config.nvme().is_some() { "Blocks on NVMe stay cached." } else { "They are lost: there is no NVMe tier." };
     let order = config.eviction.policy.name();

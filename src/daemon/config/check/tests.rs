@@ -138,7 +138,7 @@ fn an_explanation_says_bytes_and_people() {
                 [[domains]]\nname = \"a\"\nuids = [7, 8]\ntokens = [\"/t\"]\nhost = \"1GiB\"\n";
     let all: Vec<String> = config(text).explanation().into_iter().flat_map(|section| section.lines).collect();
     for line in [
-        "Capacity: 8 GiB (8589934592 bytes) in 128 slabs of 64MiB, allocated before the daemon is ready.",
+        "Capacity: 8 GiB (8589934592 bytes) in 128 slabs of 64MiB, allocated from the start on.",
         "Unreferenced blocks are evicted above 95 % (7.60 GiB, 8160437862 bytes), down to 90 % (7.20 GiB, 7730941132 bytes).",
         "that is 10 % (819 MiB, 858993459 bytes) and 20 % (1.60 GiB, 1717986918 bytes).",
         "/d: 100 GiB (107374182400 bytes), 400 slabs. At start, 5% of its file system must stay free.",

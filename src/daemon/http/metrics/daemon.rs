@@ -96,4 +96,21 @@ pub(super) const FAMILIES: &[Family] = &[
             samples.whole(&[], snapshot.http_totals.refused);
         },
     ),
+    Family::counter("kvtide_trace_spans_exported", "Spans that the collector took.", |snapshot, samples| {
+        samples.whole(&[], snapshot.trace_totals.exported);
+    }),
+    Family::counter(
+        "kvtide_trace_spans_failed",
+        "Spans lost because the collector could not be reached, was late, or refused them.",
+        |snapshot, samples| {
+            samples.whole(&[], snapshot.trace_totals.failed);
+        },
+    ),
+    Family::counter(
+        "kvtide_trace_spans_dropped",
+        "Spans lost because the queue to the exporting thread was full.",
+        |snapshot, samples| {
+            samples.whole(&[], snapshot.trace_totals.dropped);
+        },
+    ),
 ];

@@ -34,6 +34,15 @@ pub(super) const FAMILIES: &[Family] = &[
         },
     ),
     Family::gauge(
+        "kvtide_host_allocating_bytes",
+        "Host memory that is being allocated, at start and for what spaces returned.",
+        |snapshot, samples| {
+            if let Some(host) = &snapshot.host {
+                samples.whole(&[], host.allocating_bytes);
+            }
+        },
+    ),
+    Family::gauge(
         "kvtide_host_huge_bytes",
         "Granted and pooled host memory that is on huge pages.",
         |snapshot, samples| {

@@ -2,11 +2,29 @@
 
 use super::family::{Family, Samples};
 use crate::status::{ByTier, Hits, Snapshot, Tenant};
+use kvtide_tiering::api::Cause;
+use std::collections::BTreeMap;
 
 /// Return the loaded tokens by tier.
 pub(super) fn by_tier(hits: &Hits) -> [(&'static str, u64); 3] {
     let ByTier { tier0, host, nvme } = hits.loaded_tokens;
     [("tier0", tier0), ("host", host), ("nvme", nvme)]
+}
+
+/// Return the lookups that missed, by cause; some causes together, because a series for each would be too many.
+fn misses(hits: &Hits) -> impl Iterator<Item = (&'static str, u64)> {
+    let label = |cause: Cause| match cause {
+        Cause::MemoryFull | Cause::OtherSpace | Cause::IndexFull => "memory_full",
+        Cause::Corrupt | Cause::Unreadable | Cause::DiskLost | Cause::EngineLost => "lost",
+        Cause::StoreNoRoom | Cause::StoreNoParent | Cause::StoreFailed => "store_failed",
+        Cause::RestoreNoParent | Cause::RestoreRefused => "not_restored",
+        other => other.name(),
+    };
+    let mut causes: BTreeMap<&str, u64> = BTreeMap::new();
+    for (cause, count) in Cause::ALL.into_iter().zip(hits.missed) {
+        *causes.entry(label(cause)).or_default() += count;
+    }
+    causes.into_iter()
 }
 
 /// Call `sample` for each tenant with the label value of its domain.
@@ -41,6 +59,17 @@ pub(super) const FAMILIES: &[Family] = &[
         "kvtide_tenant_found_tokens",
         "Tokens asked for by a tenant's engines that were cached.",
         |tenant| tenant.hits.found_tokens
+    ),
+    Family::counter(
+        "kvtide_tenant_lookup_misses",
+        "Lookups of a tenant's engines that found less than they asked for, by the cause of the first missing block that they named.",
+        |snapshot, samples| {
+            each(snapshot, samples, |tenant, domain, samples| {
+                for (cause, count) in misses(&tenant.hits) {
+                    samples.whole(&[("domain", domain), ("cause", cause)], count);
+                }
+            });
+        },
     ),
     Family::counter(
         "kvtide_tenant_loaded_tokens",
@@ -84,3 +113,14 @@ pub(super) const FAMILIES: &[Family] = &[
         |tenant| { tenant.nvme_bytes_max }
     ),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_miss_has_one_cause() {
+        let hits = Hits { missed: [1; Cause::ALL.len()], ..Hits::default() };
+        assert_eq!(misses(&hits).map(|(_, count)| count).sum::<u64>(), Cause::ALL.len() as u64);
+    }
+}

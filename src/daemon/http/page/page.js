@@ -186,10 +186,10 @@ function show(status, now) {
     ["written for each token found", hits.found_tokens ? format.bytes(written / hits.found_tokens) : "–"],
   ]);
   table("disks", "Disks", ["disk", "state", "read", "written", "in flight", "errors", "endurance left"], disks.map((disk) => {
-    const wear = (status.wear ?? []).find((wear) => wear.disk === disk.number) ?? {};
+    const endurance = (status.endurance ?? []).find((of) => of.disk === disk.number) ?? {};
     const state = disk.out_of_service != null ? `out of service: ${disk.why_out}` : disk.stalled ? "stalled" : disk.log?.no_room ? "full" : "ready";
     return [`${disk.number} ${disk.dir}`, state, [format.bytes(ways(disk, "reads", "bytes"))], [format.bytes(writtenTo(disk))],
-      [`${disk.at_device} of ${disk.depth}`], [String(failures(disk))], [wear.life_s != null ? format.seconds(wear.life_s) : "–"]];
+      [`${disk.at_device} of ${disk.depth}`], [String(failures(disk))], [endurance.life_s != null ? format.seconds(endurance.life_s) : "–"]];
   }));
 
   const core = (name) => sum(spaces, (space) => space.core?.[name]);

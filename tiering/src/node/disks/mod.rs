@@ -90,7 +90,6 @@ pub struct DiskStatus {
     /// Regions granted to spaces.
     pub granted: u32,
     /// Regions with blocks of an earlier run that no space has adopted.
-    #[serde(rename = "kept")]
     pub unclaimed: u32,
     /// Regions of ended spaces with transfers possibly in flight; unavailable until the daemon restarts.
     pub lost: u32,

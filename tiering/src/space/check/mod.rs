@@ -368,7 +368,7 @@ impl Core {
             ensure!(q.live || q.blocks == 0, "session {s}: dead sequence {i} has blocks");
             // A lease that is being loaded from is checked again later.
             let watched =
-                session.lease_ends_at <= q.leased_until.max(self.now.saturating_add(crate::external::LEASE_AGAIN_US));
+                session.lease_ends_at <= q.leased_until.max(self.now.saturating_add(crate::block_api::LEASE_AGAIN_US));
             ensure!(!q.live || !q.is_lease() || watched, "session {s}: no timer covers lease {i}");
             ensure!(
                 q.tokens <= u64::from(q.blocks) * self.geo.page_tokens,

@@ -74,6 +74,8 @@ pub struct Fault {
     pub plane: u16,
     /// Step × planes + plane.
     pub use_pos: u64,
+    /// The lane keeps all pages that it uses there until it has this one.
+    pub whole: bool,
 }
 
 /// Totals of a lane.
@@ -684,7 +686,7 @@ impl Reader {
         let fault = first.filter(|m| self.faulted != Some((plane, m.position, m.index))).map(|m| {
             self.faulted = Some((plane, m.position, m.index));
             let seq = self.members[m.position as usize].seq;
-            Fault { seq, index: m.index, plane, use_pos: self.view.position() }
+            Fault { seq, index: m.index, plane, use_pos: self.view.position(), whole: self.gathering || self.gated }
         });
         Found::Nothing { announce, fault }
     }

@@ -4,7 +4,7 @@ use super::{
     Channel, Error, Leased, Level, Outcome, Refusal, Request, Result, SeqId, Session, State, Status,
     ops::{BLOCKS_MAX, place},
 };
-use kvtide_wire::lists::HASHED_BLOCKS_MAX;
+use kvtide_wire::lists::{HASHED_BLOCKS_MAX, WORDS_MAX};
 use std::{
     ops::Range,
     time::{Duration, Instant},
@@ -81,7 +81,7 @@ impl Channel {
     /// [`Copied::failed`] lists them.
     pub fn load(&mut self, lease: SeqId, first: u32, blocks: &[u32], timeout: Duration) -> Result<Copied> {
         self.check(LOAD, blocks.len(), blocks, Some((lease, first)))?;
-        self.in_parts(LOAD, blocks.len(), BLOCKS_MAX as usize, timeout, |part| Request::Load {
+        self.in_parts(LOAD, blocks.len(), WORDS_MAX, timeout, |part| Request::Load {
             lease,
             first: first + part.start as u32,
             blocks: &blocks[part],

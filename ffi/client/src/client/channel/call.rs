@@ -1,6 +1,7 @@
 //! A call in flight: its ticket, its timeout, and the work that its answer completes.
 
 use super::{Status, Ticket, ops::Work};
+use kvtide_wire::trace::TraceContext;
 use std::time::{Duration, Instant};
 
 /// A request in flight.
@@ -13,6 +14,8 @@ pub(super) struct Call {
     pub timeout: Duration,
     /// Deadline of all requests of the call together; `None`: each request has `timeout`.
     pub until: Option<Instant>,
+    /// Trace that its requests belong to.
+    pub trace: Option<TraceContext>,
     pub work: Work,
 }
 
@@ -20,7 +23,7 @@ impl Call {
     /// Create a call that ends after `timeout`; zero: no deadline of its own.
     pub(super) fn new(ticket: Option<Ticket>, user: u64, timeout: Duration, work: Work) -> Call {
         let until = (!timeout.is_zero()).then(|| super::deadline(timeout));
-        Call { ticket, user, timeout, until, work }
+        Call { ticket, user, timeout, until, trace: None, work }
     }
 
     /// Create a call without a receiver; its result is discarded.

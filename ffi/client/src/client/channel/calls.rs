@@ -12,7 +12,7 @@ use crate::agent::{
     session::Session,
 };
 use kvtide_types::Request as WireRequest;
-use kvtide_wire::{os::spin::Spin, status::Status};
+use kvtide_wire::{os::spin::Spin, status::Status, trace::TraceContext};
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
@@ -31,6 +31,8 @@ pub(crate) struct State {
     /// Releases that did not fit into the ring.
     pub(super) releases: VecDeque<WireRequest<'static>>,
     pub(super) spin: Spin,
+    /// Trace that the calls belong to.
+    pub(super) trace: Option<TraceContext>,
     session: Arc<Session>,
 }
 
@@ -46,6 +48,7 @@ impl State {
             dirty: VecDeque::new(),
             releases: VecDeque::new(),
             spin: Spin::new(SPIN),
+            trace: None,
             session: Arc::clone(session),
         }
     }
@@ -104,7 +107,10 @@ impl State {
         session.usable()?;
         self.flush()?; // the daemon receives a channel's calls in their order
         match begin.begin(self, &session)? {
-            Started::Send(work) => Ok(self.send_first(Call::new(ticket, user, timeout, work))?),
+            Started::Send(work) => {
+                let call = Call { trace: self.trace, ..Call::new(ticket, user, timeout, work) };
+                Ok(self.send_first(call)?)
+            }
             Started::Done(outcome) => {
                 let work = Work::plain(WireRequest::Nop {}); // nothing is in flight
                 self.finish(Call::new(ticket, user, Duration::ZERO, work), Ok(outcome));
@@ -130,6 +136,7 @@ impl State {
     /// Send a request of a call. Return the call with the error if it cannot be sent.
     fn send(&mut self, mut call: Call) -> Result<(), (Status, Box<Call>)> {
         let operation = call.work.operation();
+        self.port.trace = call.trace;
         match self.port.send(&self.session, operation.request(), call.timeout) {
             Ok(tag) => {
                 if let Some(owned) = operation.changes().and_then(|seq| self.owned.get_mut(&seq)) {

@@ -27,6 +27,7 @@ use kvtide_types::Request as WireRequest;
 use kvtide_wire::{
     entry::{Advice, Level},
     status::Status,
+    trace::TraceContext,
 };
 use ops::Begin;
 use std::{os::fd::BorrowedFd, sync::Arc, time::Duration};
@@ -44,7 +45,8 @@ pub struct Channel {
 
 impl Channel {
     pub(super) fn new(client: &Client, index: u16) -> Result<Channel> {
-        let state = client.inner.take_channel(index)?;
+        let mut state = client.inner.take_channel(index)?;
+        state.trace = None;
         Ok(Channel { inner: Arc::clone(&client.inner), state: Some(state), index })
     }
 
@@ -81,6 +83,24 @@ impl Channel {
     ) -> Result<Outcome> {
         let (state, session) = self.parts(doing, on)?;
         state.run(session, request, timeout).unwrap_or_else(|refusal| Err(Error::refused(doing, on, refusal)))
+    }
+
+    /// Return whether the daemon makes spans of traced requests, as [`Client::traces`].
+    #[must_use]
+    pub fn traces(&self) -> bool {
+        self.inner.traces
+    }
+
+    /// Set the trace that the calls on this channel belong to from now on: the daemon makes a span of each of their requests, a child
+    /// of the context's span. `None`: no trace. No effect unless the daemon traces ([`Client::traces`]).
+    ///
+    /// # Errors
+    /// `Fork`.
+    pub fn trace(&mut self, context: Option<TraceContext>) -> Result<()> {
+        let context = context.filter(|_| self.inner.traces);
+        let (state, _) = self.parts("set the trace of channel", u64::from(self.index))?;
+        state.trace = context;
+        Ok(())
     }
 
     /// Make a round trip to the daemon, without effect.

@@ -253,8 +253,8 @@ impl State {
             self.unannounced = false;
         }
         if let Some(fault) = self.unsent {
-            let Fault { seq, index, plane, use_pos } = fault;
-            let request = WireRequest::Fault { lane, use_pos, seq, index, plane };
+            let Fault { seq, index, plane, use_pos, whole } = fault;
+            let request = WireRequest::Fault { lane, use_pos, seq, index, plane, whole };
             let tag = self.port.send(session, request, Duration::ZERO)?;
             self.faults[usize::from(tag)] = Some(fault);
             self.unsent = None;

@@ -33,7 +33,7 @@ def of(tensor: Tensor) -> Pages:
 
 def _within(index: Tensor, count: int) -> None:
     """Assert on the device that all values are in 0..count, excluding count, as torch's own indexing does."""
-    torch._assert_async(((index >= 0) & (index < count)).all(), f"kvtide: a block or a count is not within 0 and {count}")
+    torch._assert_async(((index >= 0) & (index < count)).all(), f"kvtide: a block is not within 0 and {count}")
 
 
 class Pages:
@@ -71,35 +71,6 @@ class Pages:
         (one, kept), (other, also) = self._layout(source), self._layout(target)
         self._kernels.copy_blocks(self._device.stream(), one, other, source.shape, items.data_ptr(), items.shape[0])
         del kept, also
-
-    def _images(
-        self, rows: Rows, blocks: Tensor, tokens: Tensor, codec: int, images: Tensor, refused: Tensor | None
-    ) -> tuple[dict[str, object], Tensor]:
-        _within(tokens, rows.first.shape[1] + 1)
-        block_bytes = images.stride(0)
-        at = torch.arange(images.shape[0], device=blocks.device) * block_bytes + images.data_ptr()
-        items = self._items(self._offsets(rows, blocks), at, tokens.to(torch.int64))
-        given: dict[str, object] = {
-            "codec": codec,
-            "bf16": rows.first.dtype == torch.bfloat16,
-            "stride": images.stride(1),
-            "refused": 0 if refused is None else refused.data_ptr(),
-            "items": items.data_ptr(),
-            "count": items.shape[0],
-        }
-        return given, items
-
-    def quantize(self, rows: Rows, blocks: Tensor, tokens: Tensor, codec: int, images: Tensor, refused: Tensor) -> None:
-        """Run `ops.quantize`, writing `images` and `refused`."""
-        (layout, kept), (given, items) = self._layout(rows), self._images(rows, blocks, tokens, codec, images, refused)
-        self._kernels.quantize(self._device.stream(), layout, rows.shape, given)
-        del kept, items
-
-    def dequantize(self, images: Tensor, tokens: Tensor, codec: int, rows: Rows, blocks: Tensor) -> None:
-        """Run `ops.dequantize`."""
-        (layout, kept), (given, items) = self._layout(rows), self._images(rows, blocks, tokens, codec, images, None)
-        self._kernels.dequantize(self._device.stream(), layout, rows.shape, given)
-        del kept, items
 
     def block_tables(
         self,

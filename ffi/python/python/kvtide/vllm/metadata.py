@@ -43,6 +43,8 @@ class LoadJob:
     first: int
     #: vLLM's block ids, block by block; within a block those of all members.
     ids: list[int]
+    #: The header `traceparent` of the request, if it is traced.
+    trace: str | None = None
 
 
 @dataclass
@@ -54,6 +56,7 @@ class StoreJob:
     parent: bytes | None
     hashes: bytes
     ids: list[int]
+    trace: str | None = None
 
 
 @dataclass

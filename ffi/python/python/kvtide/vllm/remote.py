@@ -6,12 +6,14 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from .. import Relay, Session
 from ..errors import Again, Error
 from .hashes import HASH_BYTES
 from .reconnect import Connection
 from .stats import Counts
+from .trace import Traces
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
@@ -36,8 +38,9 @@ class Recall:
 class Remote:
     """The relay of the scheduler's session, if the daemon names one. All calls come from the scheduler's thread."""
 
-    def __init__(self, connection: Connection, timeout_s: float, stats: Counts) -> None:
+    def __init__(self, connection: Connection, timeout_s: float, stats: Counts, traces: Traces) -> None:
         self._connection = connection
+        self._traces = traces
         self._timeout_s = timeout_s
         self._stats = stats
         self._session: Session | None = None
@@ -58,6 +61,8 @@ class Remote:
             self._session, self._relay, self._shares = session, None, []
             try:
                 self._relay = session.relay()
+                if self._relay is not None:
+                    _ = self._relay.traces  # it connects, so that the answer is there when a first question is asked
             except Error as error:
                 logger.warning("kvtide: the relay is not asked: %s", error)
         return self._relay
@@ -69,12 +74,13 @@ class Remote:
             logger.warning("kvtide: %s; continuing without prefixes of other machines", trouble)
             self._logged = trouble
 
-    def recall(self, hashes: bytes | bytearray, found: int, *, shared: bool) -> Recall | None:
-        """Ask for a prefix of which the daemon has the first `found` blocks. `shared`: another machine is sharing it, so it will come. None:
-        the request need not wait."""
+    def recall(self, request: Any, hashes: bytes | bytearray, found: int, *, shared: bool) -> Recall | None:
+        """Ask for a request's prefix of which the daemon has the first `found` blocks. `shared`: another machine is sharing it, so it will
+        come. None: the request need not wait."""
         relay = self._found() if self._timeout_s > 0 else None
         if relay is None:
             return None
+        self._traces.follow(relay, request)
         try:
             question = (relay.await_shared if shared else relay.recall)(bytes(hashes), wait=self._timeout_s)
         except Again:
@@ -110,11 +116,12 @@ class Remote:
         """Forget a question: its request has ended."""
         recall.relay.forget(recall.question)
 
-    def share(self, hashes: bytes) -> None:
-        """Have a cached prefix copied to the store."""
+    def share(self, request: Any, hashes: bytes) -> None:
+        """Have the cached prefix of a request copied to the store."""
         relay = self._found()
         if relay is None:
             return
+        self._traces.follow(relay, request)
         try:
             self._shares.append(relay.share(hashes, wait=SHARE_S))
         except Again:

@@ -21,6 +21,7 @@ from .metadata import Ended, Geometry, LoadJob, StepMetadata, StoreJob, WorkerMe
 from .reconnect import Connection
 from .remote import Recall, Remote
 from .stats import Counts
+from .trace import Traces
 from .worker import space
 
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -96,6 +97,8 @@ class Tracked:
     ended: bool = False
     #: One of its loads failed. It is computed and not looked up again; otherwise the same failure could repeat without end.
     failed: bool = False
+    #: Its header `traceparent`, if it is traced.
+    trace: str | None = None
 
     def key(self, index: int) -> bytes:
         """Return the hash of block `index`."""
@@ -141,6 +144,7 @@ class SchedulerHalf:
         self._hashes_a_block = self._page_tokens // self._groups.hash_tokens
         self._world = int(vllm_config.parallel_config.world_size)
         self.stats = Counts.of(vllm_config, "scheduler")
+        self._traces = Traces(self.stats)
         self._connection: Connection | None = None
         self._remote: Remote | None = None
         self._announced = Announced(self._page_tokens, self._hashes_a_block) if wanted(vllm_config) else None
@@ -195,7 +199,7 @@ class SchedulerHalf:
         logger.info("kvtide: fingerprint %s of %r", first.fingerprint.hex()[:16], name)
         logger.debug("kvtide: its parts: %s", readable)
         self._connection = Connection("the scheduler", self._attach, self._config.retry_max_s, self.stats)
-        self._remote = Remote(self._connection, self._config.remote_timeout_s, self.stats)
+        self._remote = Remote(self._connection, self._config.remote_timeout_s, self.stats, self._traces)
         self._connection.start()
 
     def _attach(self) -> Session:
@@ -285,7 +289,7 @@ class SchedulerHalf:
             return False
         tracked.recalled = True
         # All blocks with a hash: the store has blocks in runs, and a run is found by the hash of its last block.
-        tracked.recall = self._remote.recall(tracked.hashes, found, shared=tracked.limits.shared)
+        tracked.recall = self._remote.recall(tracked.request, tracked.hashes, found, shared=tracked.limits.shared)
         if tracked.recall is None:
             return False
         if found > tracked.local:
@@ -314,6 +318,7 @@ class SchedulerHalf:
             tracked.wait_until = time.monotonic() + self._config.lookup_max_s
             self.stats.add("lookups")
         try:
+            tracked.trace = self._traces.follow(channel, tracked.request)
             found = channel.lookup(bytes(tracked.hashes), timeout=self._config.lookup_timeout_s)
         except Error as error:
             self._missed(tracked, channel, error)
@@ -331,6 +336,7 @@ class SchedulerHalf:
         if channel is None:
             return False
         try:
+            self._traces.follow(channel, tracked.request)
             lease = channel.lease(tracked.key(hit - 1), hit, LEASE_S, timeout=self._config.lookup_timeout_s)
         except NotFound:
             return False  # evicted since the lookup
@@ -398,7 +404,7 @@ class SchedulerHalf:
         if inside := tracked.computed % self._page_tokens:
             ids = skip_computed(self._groups, ids, inside)
         job = self._new_job(UnderWay(request=request.request_id, first=tracked.local, held=tracked.held, tracked=tracked))
-        self._step.loads.append(LoadJob(job, request.request_id, tracked.key(end - 1), end, tracked.local, ids))
+        self._step.loads.append(LoadJob(job, request.request_id, tracked.key(end - 1), end, tracked.local, ids, tracked.trace))
         tracked.loading += 1
         tracked.held, tracked.hit = None, 0
         self.stats.add("loads")
@@ -490,7 +496,7 @@ class SchedulerHalf:
         job = self._new_job(UnderWay(blocks=held, size=size, hashes=each, tracked=tracked, first=first))
         parent = tracked.key(first - 1) if first else None
         ids = [block.block_id for block in held]
-        self._step.stores.append(StoreJob(job, first, parent, hashes, ids))
+        self._step.stores.append(StoreJob(job, first, parent, hashes, ids, tracked.trace))
         tracked.storing += 1
         self._note(tracked, first, count, hashes)
         self._stored_bytes += size
@@ -510,7 +516,7 @@ class SchedulerHalf:
         """Share the prefix of a request that asked for it, once all of it is stored."""
         if tracked.limits.share and tracked.ended and tracked.storing == 0 and tracked.next_store and self._remote is not None:
             if not self._alone and tracked.keys is not None:
-                self._remote.share(bytes(tracked.hashes[: tracked.next_store * HASH_BYTES]))
+                self._remote.share(tracked.request, bytes(tracked.hashes[: tracked.next_store * HASH_BYTES]))
 
     def _room(self) -> int:
         """Return the number of blocks that stores may still hold."""

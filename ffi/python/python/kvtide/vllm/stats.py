@@ -53,6 +53,7 @@ COUNTERS: dict[str, str] = {
     "approx_pages_needed": "Pages that these steps would have read under exact",
     "approx_pages_omitted": "Those of these pages that were not read",
     "approx_attention_omitted": "Sum over these steps of the estimated share of attention that the omitted pages would have had",
+    "traces_malformed": "Lookups, leases and questions to the relay not traced because the header traceparent is malformed",
     "attach_failures": "Failed attempts to attach to the daemon",
     "attaches": "Successful attempts to attach to the daemon",
 }

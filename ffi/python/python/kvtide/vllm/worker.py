@@ -277,6 +277,8 @@ class WorkerHalf:
             return 0
         channel = on[1]
         try:
+            if channel.traces:
+                channel.trace(job.trace)
             left = rest(until)
             lease = channel.lease(job.last, job.count, left, timeout=left)
         except Error as error:
@@ -323,6 +325,8 @@ class WorkerHalf:
         if on is None:
             return 0
         try:
+            if on[1].traces:
+                on[1].trace(job.trace)
             return self._transfer.store(on, lane, job.first, job.parent, job.hashes, job.ids, after, self._config.level, until)
         except Exception as error:
             self._settle(on)

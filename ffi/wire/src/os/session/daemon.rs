@@ -87,15 +87,15 @@ impl Lanes {
 }
 
 impl DaemonSide {
-    /// Create the two regions, prefaulted and sealed, and the bells.
-    pub fn create(shape: Shape) -> Result<(DaemonSide, PeerFds), Error> {
+    /// Create the two regions, prefaulted and sealed, and the bells, for a session that uses this protocol version.
+    pub fn create(shape: Shape, version: u32) -> Result<(DaemonSide, PeerFds), Error> {
         let layout = Layout::of(shape)?;
         let engine_memfd = Memfd::shared("kvtide-engine", layout.engine.bytes)?;
         let engine = Arc::new(engine_memfd.map(Access::ReadWrite)?);
         let (daemon_memfd, daemon) = Memfd::owned("kvtide-daemon", layout.daemon.bytes)?;
         let daemon = Arc::new(daemon);
         for (which, map) in [&engine, &daemon].into_iter().enumerate() {
-            part::<Slot>(map, 0)?.store(layout.header(which));
+            part::<Slot>(map, 0)?.store(layout.header(which, version));
             let region = if which == 0 { &layout.engine } else { &layout.daemon };
             let channels = (0..shape.channels).flat_map(|c| [region.tail(c), region.head(c)]);
             for index in channels.chain([region.job_tail, region.job_head]) {

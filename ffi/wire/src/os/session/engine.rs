@@ -152,7 +152,7 @@ fn attempt(path: &Path, message: &[u8], timeout: Duration) -> Result<(Socket, We
     };
     match welcome.limits {
         Some(limits) => {
-            let side = EngineSide::new(&limits, fds)?;
+            let side = EngineSide::new(&limits, welcome.protocol.version, fds)?;
             Ok((socket, welcome, limits, side))
         }
         None => {
@@ -163,8 +163,8 @@ fn attempt(path: &Path, message: &[u8], timeout: Duration) -> Result<(Socket, We
 }
 
 impl EngineSide {
-    /// Map the regions and take the bells that came with a Welcome.
-    pub fn new(limits: &Limits, fds: Vec<OwnedFd>) -> Result<EngineSide, Error> {
+    /// Map the regions and take the bells that came with a Welcome that agreed on this protocol version.
+    pub fn new(limits: &Limits, version: u32, fds: Vec<OwnedFd>) -> Result<EngineSide, Error> {
         let shape = limits.shape;
         let layout = Layout::of(shape)?;
         let expected = FIXED_FDS + usize::from(shape.channels);
@@ -175,8 +175,8 @@ impl EngineSide {
         let mut fds = fds.into_iter();
         let mut next = || fds.next().ok_or(Error::Closed { tried: "take a descriptor of the welcome" });
         let (e, d) = (&layout.engine, &layout.daemon);
-        let engine = region(next()?, "region E", e.bytes, Access::ReadWrite, layout.header(0))?;
-        let daemon = region(next()?, "region D", d.bytes, Access::ReadOnly, layout.header(1))?;
+        let engine = region(next()?, "region E", e.bytes, Access::ReadWrite, layout.header(0, version))?;
+        let daemon = region(next()?, "region D", d.bytes, Access::ReadOnly, layout.header(1, version))?;
         let waker: Waker = wake::Waker::new(part(&daemon, d.sleeping)?, Ringer::from_fd(next()?));
         let entries = shape.jobs as usize;
         let jobs = RingAt { slots: d.job_slots, tail: d.job_tail, head: e.job_head, entries };

@@ -17,6 +17,7 @@ use crate::lists::{List, ListArea};
 use crate::ring::{Consumer, Memory, Producer, Slot};
 use crate::score::ScoreSlot;
 use crate::sync::AtomicU32;
+use crate::trace::TraceContext;
 use crate::wake;
 use std::sync::Arc;
 
@@ -96,6 +97,11 @@ impl ListsOut {
     /// Write hashes, then words; return the length in words for the entry.
     pub fn write_hashes(&self, tag: u16, hashes: &[u128], words: &[u32]) -> Result<u32, Error> {
         area(&self.0, tag)?.write_hashes(hashes, words)
+    }
+
+    /// Write a trace context behind a list of `len` words.
+    pub fn write_trace(&self, tag: u16, len: u32, context: &TraceContext) -> Result<(), Error> {
+        area(&self.0, tag)?.write_trace(len, context)
     }
 }
 

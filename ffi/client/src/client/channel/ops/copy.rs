@@ -9,7 +9,7 @@ use crate::{
     client::channel::blocks::{pair, too_many},
 };
 use kvtide_types::Level;
-use kvtide_wire::lists::HASHED_BLOCKS_MAX;
+use kvtide_wire::lists::{HASHED_BLOCKS_MAX, WORDS_MAX};
 use std::sync::Arc;
 
 /// A relay's load by hashes, to begin.
@@ -68,7 +68,7 @@ impl CopyBlocks {
         first: u32,
         blocks: &[u32],
     ) -> Result<Started, Refusal> {
-        some(blocks.len(), BLOCKS_MAX as usize)?;
+        some(blocks.len(), WORDS_MAX)?;
         readable(state, seq, first, blocks.len())?;
         CopyBlocks::begin(session, blocks, Kind::Load { seq, first, engine: blocks.to_vec() })
     }

@@ -2,7 +2,6 @@
 
 - `attention`: append tokens to pages; attention over pages, whole or in passes, over heads or latent vectors; attention mass
 - `blocks`: copy blocks of keys and values between an engine's own tensors and pages, in any layout
-- `codecs`: the same copies with quantisation: fp8 e4m3, int8, int4
 - `tables`: int32 block tables and miss bits from a lane's table
 
 On a GPU the operators launch on torch's current stream and return at once. Indices are converted to int32 there. Attention does not
@@ -11,11 +10,9 @@ check their range. The other operators check it on the device: an index out of r
 
 from .attention import TOP_MAX, append, attend, attend_mass, attention_backend
 from .blocks import copy_blocks, gather, layers_of, scatter
-from .codecs import CODECS, dequantize, image_bytes, quantize
 from .tables import block_tables
 
 __all__ = [
-    "CODECS",
     "TOP_MAX",
     "append",
     "attend",
@@ -23,10 +20,7 @@ __all__ = [
     "attention_backend",
     "block_tables",
     "copy_blocks",
-    "dequantize",
     "gather",
-    "image_bytes",
     "layers_of",
-    "quantize",
     "scatter",
 ]

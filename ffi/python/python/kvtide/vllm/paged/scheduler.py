@@ -12,6 +12,7 @@ from ..hashes import HASH_BYTES, Keys, named_epoch, new_epoch
 from ..lora import LoraDigests
 from ..reconnect import Connection
 from ..stats import Counts
+from ..trace import Traces
 from .config import EXACT, PagedConfig
 from .geometry import Geometry, geometry
 from .metadata import Begun, Filled, Omitted, OmittedReport, PagedStep
@@ -61,6 +62,7 @@ class Scheduler:
         """Compute the geometry and attach, or retry in the background. Raise ValueError if the model is not supported."""
         self._config = config
         self.stats = Counts.of(vllm_config, "scheduler")
+        self._traces = Traces(self.stats)
         self._geometry: Geometry = geometry(vllm_config, kv_cache_config, config)
         self._tokens = self._geometry.shape.page_tokens
         self._ranks = int(vllm_config.parallel_config.world_size)
@@ -106,6 +108,7 @@ class Scheduler:
             return 0
         self.stats.add("lookups")
         try:
+            self._traces.follow(channel, tracked.request)
             blocks = channel.lookup(hashes, timeout=self._config.lookup_timeout_s).blocks
             identity.log_lookup(logger, f"request {tracked.request.request_id}", bytes(hashes), blocks)
             if blocks:

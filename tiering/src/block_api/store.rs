@@ -1,0 +1,277 @@
+//! Store: copies an engine's blocks into new blocks in host frames, and publishes them under their hashes only after the copies.
+
+use super::block_copies::{BlockCopy, Sent};
+use crate::actions::ActionBuf;
+use crate::api::{BlockId, Cause, Level, NONE, Status};
+use crate::mutants::{self, Mutant};
+use crate::pages::{BlockState, ShardCopy};
+use crate::requests::{Op, Phase, Work};
+use crate::sequences::HASHES_MAX;
+use crate::sessions::{JobRec, Task};
+use crate::space::{Admit, Core, For, Who, why_not_stored};
+
+/// Arguments of a store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Store<'a> {
+    /// Index of the first block in its prefix.
+    pub first: u32,
+    /// Hash of the parent of the first block; 0: none.
+    pub parent: u128,
+    pub hashes: &'a [u128],
+    /// The engine's blocks.
+    pub engine: &'a [u32],
+    pub level: Level,
+}
+
+impl Core {
+    pub(crate) fn store_blocks(&mut self, who: Who, store: Store<'_>, due: u64) {
+        let s = who.session;
+        let Store { first, parent, hashes, engine, level } = store;
+        let pairs = hashes.len() == engine.len() && !hashes.is_empty();
+        let named = !hashes.contains(&0) && !engine.contains(&NONE) && (parent == 0) == (first == 0);
+        let refusal = if !pairs || !named || !self.is_next(s, first, parent) {
+            Some(Status::Invalid)
+        } else if hashes.len() > HASHES_MAX
+            || u64::from(first) + hashes.len() as u64 > u64::from(self.cfg.limits.seq_blocks_max)
+        {
+            Some(Status::Limit)
+        } else if !self.sessions[usize::from(s)].copies.fit(hashes.len()) {
+            Some(Status::Again)
+        } else {
+            None
+        };
+        if let Some(status) = refusal {
+            return self.complete(who, status, 0);
+        }
+        let op = Op { work: Work::Store, first, parent, tokens: level as u64, ..Op::default() };
+        let Some(op) = self.new_op(who, op, due) else { return };
+        let shard = self.sessions[usize::from(s)].shard;
+        let (mut new, mut above) = (0, parent);
+        for (index, (&hash, &engine)) in (0u32..).zip(hashes.iter().zip(engine)) {
+            let copy = self.index.find(hash).and_then(|c| self.copy_of(c, shard));
+            // Cached blocks have cached ancestors: the new blocks follow the last cached one.
+            above = if copy.is_some() { hash } else { above };
+            // A partial block (without pages of windows) is replaced.
+            let cached = copy.is_some_and(|copy| self.may_be_superseded(copy).is_none());
+            new += u32::from(!cached);
+            // Without a block yet: `admit_store` allocates one unless the block is cached.
+            let plane = if cached { self.geo.planes.len() as u16 } else { 0 };
+            let session = &mut self.sessions[usize::from(s)];
+            let copy = BlockCopy { block: NONE, engine, index, hash, plane, ..BlockCopy::default() };
+            session.copies.push(&mut session.ops.recs[op as usize].copies, copy);
+        }
+        let ops = &mut self.sessions[usize::from(s)].ops;
+        (ops[op].count, ops[op].above, ops[op].at) = (new, above, ops[op].copies.head);
+        ops.enter(op, Phase::Admission);
+    }
+
+    /// Return false if the block after `parent` is known to have another index in its prefix. A parent whose copies are all on NVMe
+    /// alone has none that is known.
+    pub(crate) fn is_next(&self, s: u16, first: u32, parent: u128) -> bool {
+        let shard = self.sessions[usize::from(s)].shard;
+        match self.index.find(parent).and_then(|c| self.copy_of(c, shard)) {
+            Some(ShardCopy::Block(b)) => self.blocks[b].depth.checked_add(1) == Some(first),
+            Some(ShardCopy::IndexOnly(_) | ShardCopy::End) | None => true,
+        }
+    }
+
+    /// Iterate over the hashes of the parents of stores in progress. If such a parent is dropped, the store fails.
+    fn parents_of_stores(&self) -> impl Iterator<Item = u128> + '_ {
+        self.sessions.iter().flat_map(|session| {
+            let ops = &session.ops;
+            let under_way = ops.copying.iter(&ops.recs).chain(ops.admission.iter(&ops.recs));
+            under_way.filter(|&op| ops[op].work == Work::Store && ops[op].above != 0).map(|op| ops[op].above)
+        })
+    }
+
+    /// Return whether a cache entry is the parent of a store in progress.
+    pub(crate) fn is_parent_of_store(&self, c: u32) -> bool {
+        let hash = self.index.recs[c as usize].hash();
+        !mutants::on(Mutant::DropsParentsOfStores) && self.parents_of_stores().any(|above| above == hash)
+    }
+
+    /// Replace by `NONE` the entries that are the parent of a store in progress, or an ancestor of one.
+    pub(crate) fn remove_parents_of_stores(&self, entries: &mut [u32]) {
+        if entries.is_empty() || mutants::on(Mutant::DropsParentsOfStores) {
+            return;
+        }
+        for hash in self.parents_of_stores() {
+            let mut c = self.index.find(hash).unwrap_or(NONE);
+            while c != NONE {
+                entries.iter_mut().filter(|found| **found == c).for_each(|found| *found = NONE);
+                c = self.index.recs[c as usize].parent;
+            }
+        }
+    }
+
+    /// Admit a store if there is capacity: create its blocks and charge them.
+    pub(crate) fn admit_store(&mut self, s: u16, op: u32) -> Admit {
+        let count = self.sessions[usize::from(s)].ops[op].count;
+        match self.admit_ids(s, count) {
+            Admit::Yes => {}
+            other => return other,
+        }
+        // Each page needs a host frame, independent of the room in tier 0.
+        for class in 0..self.geo.classes.len() {
+            let pages = u64::from(count) * u64::from(self.geo.classes[class].planes);
+            match self.admit_host(class as u8, pages, count.into()) {
+                Admit::Yes => {}
+                other => return other,
+            }
+        }
+        let mut at = self.sessions[usize::from(s)].ops[op].copies.head;
+        while at != NONE {
+            let copy = self.sessions[usize::from(s)].copies[at];
+            if copy.plane == 0 {
+                // The ids were admitted.
+                let block = self.new_block_in_host(s, op).unwrap_or(NONE);
+                self.sessions[usize::from(s)].copies[at].block = block;
+            }
+            at = copy.links.next;
+        }
+        Admit::Yes
+    }
+
+    /// Add a new block to an op's chain. It is never in tier 0 and takes no room there. All its pages need host frames, and may be
+    /// evicted.
+    fn new_block_in_host(&mut self, s: u16, op: u32) -> Option<BlockId> {
+        let b = self.alloc_block(self.sessions[usize::from(s)].shard)?;
+        self.blocks[b].parked = true;
+        self.add_ref_in_host(b);
+        let mut chain = self.sessions[usize::from(s)].ops[op].blocks;
+        chain.push_back(&mut self.blocks.recs, b);
+        self.sessions[usize::from(s)].ops[op].blocks = chain;
+        Some(b)
+    }
+
+    /// Send the next page of a block to store.
+    pub(super) fn gather_next(&mut self, s: u16, op: u32, at: u32, buf: &mut ActionBuf) -> Sent {
+        let copy = self.sessions[usize::from(s)].copies[at];
+        if self.sessions[usize::from(s)].ops[op].ending {
+            return Sent::Never(self.sessions[usize::from(s)].ops[op].status);
+        }
+        let page = self.geo.page(copy.block, copy.plane);
+        if !self.can_store(s, buf) || !self.may_copy(s, self.geo.class_of_page(page)) {
+            return Sent::Full;
+        }
+        if self.reader_waits(self.geo.class_of_page(page)) {
+            self.host_wanted = true;
+            return Sent::Full;
+        }
+        // Admission reserved one.
+        let Some(host) = self.take_host(s, page, For::Waiting) else { return Sent::Full };
+        self.pages[page as usize].set_copying_out(true);
+        self.count_gathering(page, true);
+        self.send_page(s, op, at, JobRec { task: Task::Gather, page, host, ..JobRec::default() }, buf);
+        Sent::Yes
+    }
+
+    /// Return whether one more job of a store can be sent. Some job entries are reserved for loads, because requests wait for
+    /// those.
+    fn can_store(&self, s: u16, buf: &ActionBuf) -> bool {
+        self.can_send(s, buf) && self.sessions[usize::from(s)].jobs.free_slots() > self.cfg.limits.jobs_max / 4
+    }
+
+    /// Count a frame that a copy is writing. It can be written back later, so a request that finds no frame waits for it.
+    pub(crate) fn count_gathering(&mut self, page: u32, begins: bool) {
+        let class = self.geo.class_of_page(page);
+        let gathering = &mut self.host.classes[usize::from(class)].gathering;
+        *gathering = if begins { *gathering + 1 } else { *gathering - 1 };
+    }
+
+    /// Record the end of the copy of one page into its host frame.
+    pub(super) fn page_gathered(&mut self, job: JobRec, ok: bool) {
+        self.count_gathering(job.page, false);
+        let page = &mut self.pages[job.page as usize];
+        page.set_copying_out(false);
+        if ok && page.host == NONE {
+            page.host = job.host;
+            self.counters.transitions += 1;
+        } else {
+            self.host.free(job.host);
+            self.host_freed();
+        }
+        self.settle_page(job.page);
+        if self.has_nvme() {
+            // Requests that waited for this frame check again: it can now be written back or evicted.
+            self.host_freed();
+            self.wake_disk();
+        }
+    }
+
+    /// Publish the blocks with all pages arrived, up to the first incomplete one. None of the request's jobs is in flight.
+    pub(super) fn all_gathered(&mut self, s: u16, op: u32) {
+        let rec = self.sessions[usize::from(s)].ops[op];
+        let level = [Level::Published, Level::Stored, Level::Durable][rec.tokens.min(2) as usize];
+        let planes = self.geo.planes.len();
+        // At its deadline the store keeps the blocks that arrived; the others found no room in time.
+        let late = rec.ending && rec.status == Status::TimedOut;
+        let mut why = (rec.ending && !late).then_some(rec.status);
+        let missing = if late { Status::NotAdmitted } else { Status::Canceled };
+        let has_parent = rec.parent == 0 || self.index.find(rec.parent).is_some();
+        let mut above = match rec.parent {
+            0 => NONE,
+            hash => self.index.find(hash).unwrap_or_else(|| {
+                // The parent of the first block was dropped, or was never cached.
+                if !mutants::on(Mutant::StoreWithoutParent) {
+                    why = why.or(Some(Status::NotAdmitted));
+                }
+                NONE
+            }),
+        };
+        // Published blocks may move to another list.
+        while self.pop_chain(s, op).is_some() {}
+        self.note_relayed(s, true);
+        let mut at = rec.copies.head;
+        while at != NONE {
+            let copy = self.sessions[usize::from(s)].copies[at];
+            let whole = usize::from(copy.plane) == planes;
+            why = why.or(copy.status).or((!whole).then_some(missing));
+            if why.is_none() {
+                match self.publish_copy(s, &copy, rec.first + copy.index, above, level) {
+                    Ok(c) => above = c,
+                    Err(status) => why = Some(status),
+                }
+            }
+            self.sessions[usize::from(s)].copies[at].status = why;
+            if let Some(status) = why {
+                self.note_absent(copy.hash, if has_parent { why_not_stored(status) } else { Cause::StoreNoParent });
+            }
+            at = copy.links.next;
+        }
+        self.note_relayed(s, false);
+        // Published blocks stay cached, the others are freed. The deepest comes first, so that a prefix outlives its descendants.
+        let mut at = rec.copies.tail;
+        while at != NONE {
+            let copy = &mut self.sessions[usize::from(s)].copies[at];
+            let (block, prev) = (std::mem::replace(&mut copy.block, NONE), copy.links.prev);
+            if block != NONE {
+                self.drop_ref(s, block);
+            }
+            at = prev;
+        }
+        self.wake_disk();
+        self.host_freed(); // blocks that NVMe refused may be evicted from now on
+        self.keep_failed(s, op);
+        let rec = self.sessions[usize::from(s)].ops[op];
+        if rec.status == Status::Ok && level != Level::Published && above != NONE {
+            self.wait_until_persisted(s, op, above, level);
+            // Its deadline is over and forgotten, so nothing else would end it.
+            if late && self.sessions[usize::from(s)].ops[op].phase == Phase::Persisting {
+                self.fail_op(s, op, Status::TimedOut);
+            }
+        }
+    }
+
+    fn publish_copy(&mut self, s: u16, copy: &BlockCopy, depth: u32, above: u32, level: Level) -> Result<u32, Status> {
+        if copy.block == NONE {
+            return self.publish_cached(self.sessions[usize::from(s)].shard, copy.hash, above, level);
+        }
+        let block = &mut self.blocks[copy.block];
+        (block.state, block.parked) = (BlockState::Sealed, false);
+        for page in self.pages_of(copy.block) {
+            self.settle_page(page);
+        }
+        self.publish_block((copy.block, depth), copy.hash, above, level)
+    }
+}
