@@ -381,7 +381,7 @@ fn direct(dir: &Path) -> Option<bool> {
 }
 
 fn configuration(source: &Source) -> Check {
-    let report = Report::of(source, false);
+    let report = Report::of(source);
     let name = source.name();
     let findings = report.findings();
     let file = source.file.as_ref().map_or(String::new(), |file| format!(" {}", file.display()));

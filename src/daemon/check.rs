@@ -1,6 +1,6 @@
 //! Check of a configuration file: effective settings and findings, for `kvtide config check` and `kvtided --check`.
 
-use crate::config::{Config, ConfigError, Finding, Section, Severity, Source};
+use crate::config::{Config, ConfigError, Finding, Machine, Section, Severity, Source};
 use crate::control::{Obstacle, obstacles};
 use crate::output;
 use serde::Serialize;
@@ -29,22 +29,22 @@ fn finding(Obstacle { key, error, is_own }: Obstacle, is_daemon: bool) -> Findin
 
 impl Report {
     /// Check a file like the daemon does at start. What does not fit this machine becomes a finding.
-    pub fn of(source: &Source, any_machine: bool) -> Report {
-        Report::by(source, any_machine, false)
+    pub fn of(source: &Source) -> Report {
+        Report::by(source, false)
     }
 
     /// Check the configuration of this process, which is the daemon.
     pub fn of_daemon(source: &Source) -> Report {
-        Report::by(source, false, true)
+        Report::by(source, true)
     }
 
-    fn by(source: &Source, any_machine: bool, is_daemon: bool) -> Report {
+    fn by(source: &Source, is_daemon: bool) -> Report {
         let config = match source.parse() {
             Ok(config) => config,
             Err(error) => return Report::refused(&source.name(), &error),
         };
         let mut findings = config.inversions();
-        if !any_machine {
+        if source.machine != Machine::assumed() {
             findings
                 .extend(obstacles(&config, &source.machine).into_iter().map(|obstacle| finding(obstacle, is_daemon)));
             findings.extend(config.findings_here(&source.machine));

@@ -143,6 +143,21 @@ fn check_config_says_what_this_machine_lacks_and_touches_nothing() {
 }
 
 #[test]
+fn check_of_another_machines_file_takes_no_size_from_this_one() {
+    let text = "[tiers.host]\ncapacity = \"25%\"\n[[tiers.nvme.disks]]\ndir = \"/nowhere/disk\"\nreserve_free = \"1EiB\"\n\
+                [[tiers.nvme.disks]]\ndir = \"/nowhere/half\"\ncapacity = \"50%\"\n";
+    let file = File::new("other", text);
+    let (status, said, error) = check_config(&[&file.path(), "--json", "--any-machine"]);
+    assert_eq!(status, Some(0), "{said} {error}");
+    let report: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(report["settings"]["tiers.host.capacity"], "\"256GiB\"");
+    assert_eq!(report["settings"]["tiers.nvme.disks[1].capacity"], "\"512GiB\"");
+    let (status, said, _) = check_config(&[&file.path(), "--json"]);
+    assert_eq!(status, Some(1), "no disk has 1 EiB to keep free");
+    assert!(said.contains("0 bytes are free beyond reserve_free = 1EiB"), "{said}");
+}
+
+#[test]
 fn more_host_memory_than_there_is_stops_the_start_with_the_files_name() {
     let output = Command::new(env!("CARGO_BIN_EXE_kvtided")).args(["--host-bytes", "64TiB"]).output().unwrap();
     assert_eq!(output.status.code(), Some(78));

@@ -249,7 +249,7 @@ mod tests {
     }
 
     fn machine(total_bytes: u64) -> Machine {
-        Machine { total_bytes, available_bytes: total_bytes, cgroup: None }
+        Machine { total_bytes, available_bytes: total_bytes, cgroup: None, disk_bytes: None }
     }
 
     /// Return the limits of a space with these pages on a machine with this much host memory and NVMe.

@@ -12,7 +12,10 @@ use std::path::{Path, PathBuf};
 /// Limits from here on mean "unlimited": version 1 reports that as the largest multiple of the page size.
 const UNLIMITED: u64 = 1 << 62;
 
-/// Memory sizes.
+/// Memory and disk of [`Machine::assumed`]: 1 TiB each.
+const ASSUMED: u64 = 1 << 40;
+
+/// Sizes on which defaults, percentages and "max" depend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// Bytes of memory of the machine.
@@ -21,6 +24,8 @@ pub struct Machine {
     pub available_bytes: u64,
     /// The lowest limit of the daemon's cgroup and its ancestors, if any.
     pub cgroup: Option<CgroupLimit>,
+    /// Bytes of each disk; `None`: they are measured.
+    pub disk_bytes: Option<u64>,
 }
 
 /// A limit of a cgroup.
@@ -41,6 +46,12 @@ impl Machine {
         Machine::look_below(Path::new("/"))
     }
 
+    /// Return the machine for which the file of another machine is checked: 1 TiB of memory, empty disks of 1 TiB.
+    #[must_use]
+    pub fn assumed() -> Machine {
+        Machine { total_bytes: ASSUMED, available_bytes: ASSUMED, cgroup: None, disk_bytes: Some(ASSUMED) }
+    }
+
     /// Measure below another root directory, for tests.
     pub(super) fn look_below(root: &Path) -> Result<Machine, ConfigError> {
         let meminfo = root.join("proc/meminfo");
@@ -51,8 +62,8 @@ impl Machine {
                 ConfigError::File { action: "determine the memory size", path: meminfo.clone(), source }
             })
         };
-        let mut machine =
-            Machine { total_bytes: field("MemTotal")?, available_bytes: field("MemAvailable")?, cgroup: None };
+        let (total_bytes, available_bytes) = (field("MemTotal")?, field("MemAvailable")?);
+        let mut machine = Machine { total_bytes, available_bytes, cgroup: None, disk_bytes: None };
         let memberships = read(&root.join("proc/self/cgroup"))?;
         for mount in mounts(&read(&root.join("proc/self/mountinfo"))?) {
             if let Some(path) = membership(&memberships, mount.v2) {
@@ -276,7 +287,7 @@ mod tests {
             high_percent: 95,
             low_percent: 90,
         };
-        let free = Machine { total_bytes: 4 << 30, available_bytes: 1 << 30, cgroup: None };
+        let free = Machine { total_bytes: 4 << 30, available_bytes: 1 << 30, cgroup: None, disk_bytes: None };
         assert!(free.holds(&host(4 << 30)).is_ok());
         let error = free.holds(&host((4 << 30) + 1)).unwrap_err().to_string();
         assert!(error.contains("MemTotal in /proc/meminfo") && error.contains("which is 4 GiB"), "{error}");

@@ -78,6 +78,12 @@ impl Source {
         Ok(Source { file, overrides, machine: Machine::look()? })
     }
 
+    /// Create the source of a file of another machine, which is not known.
+    #[must_use]
+    pub fn of_other_machine(file: Option<PathBuf>) -> Source {
+        Source { file, overrides: Overrides::default(), machine: Machine::assumed() }
+    }
+
     /// Return its name for error messages.
     #[must_use]
     pub fn name(&self) -> String {

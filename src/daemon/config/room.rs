@@ -1,7 +1,7 @@
 //! Capacities that depend on the machine: "max" and percentages of a disk, percentages of the memory, in bytes.
 
 use super::constants;
-use super::{Capacity, Place, Reserve};
+use super::{Capacity, Machine, Place, Reserve};
 use kvtide_format::{STORE_FILE, SUPERBLOCK_BYTES, Superblock};
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
@@ -23,17 +23,24 @@ struct Room {
 ///
 /// The default and "max" keep the capacity of the store that is there, so that its blocks are found again, even if other files have
 /// taken some of its room. Otherwise they are all that is free. `slab` is the slab size, if it is given.
-pub(super) fn disk(capacity: Capacity, place: Place<'_>, reserve: Reserve, slab: Option<u64>) -> io::Result<u64> {
+pub(super) fn disk(
+    capacity: Capacity,
+    place: Place<'_>,
+    reserve: Reserve,
+    slab: Option<u64>,
+    machine: &Machine,
+) -> io::Result<u64> {
     let share = match capacity {
         Capacity::Bytes(bytes) => return Ok(bytes),
         Capacity::Percent(percent) => Some(percent),
         Capacity::Max => None,
     };
-    let room = match place {
-        Place::Dir(dir) => directory(dir, reserve)?,
+    let room = match (machine.disk_bytes, place) {
+        (Some(bytes), _) => Room { total: bytes, free: bytes, store: None },
+        (None, Place::Dir(dir)) => directory(dir, reserve)?,
         // The daemon serves without a disk that is missing, so its size limits nothing.
-        Place::Device(path) if !path.exists() => return Ok(constants::DISK_BYTES_MAX),
-        Place::Device(path) => device(path)?,
+        (None, Place::Device(path)) if !path.exists() => return Ok(constants::DISK_BYTES_MAX),
+        (None, Place::Device(path)) => device(path)?,
     };
     if let Some(percent) = share {
         return Ok(part(room.total, percent));

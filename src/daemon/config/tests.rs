@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// A machine with a default host tier of 2 GiB.
 fn machine() -> Machine {
-    Machine { total_bytes: 8 << 30, available_bytes: 4 << 30, cgroup: None }
+    Machine { total_bytes: 8 << 30, available_bytes: 4 << 30, cgroup: None, disk_bytes: None }
 }
 
 fn parse(text: &str) -> Result<Config, String> {
@@ -109,7 +109,7 @@ fn every_example_is_fine_on_the_machine_that_it_is_for() {
         ("cpu-host.toml", include_str!("../../../configs/cpu-host.toml")),
         ("kvtided.toml", REFERENCE),
     ] {
-        let machine = Machine { available_bytes: 64 << 30, ..machine() };
+        let machine = Machine { available_bytes: 64 << 30, disk_bytes: Some(4 << 40), ..machine() };
         let config = Config::parse(name, text, &Overrides::default(), &machine).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(config.inversions(), [], "{name}");
     }

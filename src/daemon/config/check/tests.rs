@@ -4,7 +4,7 @@ use super::*;
 use crate::config::Overrides;
 
 fn config(text: &str) -> Config {
-    let machine = Machine { total_bytes: 64 << 30, available_bytes: 64 << 30, cgroup: None };
+    let machine = Machine { total_bytes: 64 << 30, available_bytes: 64 << 30, cgroup: None, disk_bytes: None };
     Config::parse("k.toml", text, &Overrides::default(), &machine).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -107,7 +107,7 @@ fn what_does_not_fit_this_machine() {
     let dir = std::env::temp_dir().join(format!("kvtide-check-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let here = |text: &str, machine: &Machine| -> Vec<Finding> { config(text).findings_here(machine) };
-    let small = Machine { total_bytes: 4 << 30, available_bytes: 2 << 30, cgroup: None };
+    let small = Machine { total_bytes: 4 << 30, available_bytes: 2 << 30, cgroup: None, disk_bytes: None };
     let named = |found: &[Finding], severity, part: &str| {
         assert!(found.iter().all(|finding| finding.this_machine));
         let hit = |finding: &Finding| finding.severity == severity && finding.to_string().contains(part);
@@ -115,7 +115,7 @@ fn what_does_not_fit_this_machine() {
     };
     let host = |bytes: &str, rest: &str| format!("[tiers.host]\ncapacity = \"{bytes}\"\n{rest}");
     named(&here(&host("3GiB", "prefault = false\n"), &small), Severity::Warning, "more than the memory available now");
-    let large = Machine { total_bytes: 2 << 40, available_bytes: 1 << 40, cgroup: None };
+    let large = Machine { total_bytes: 2 << 40, available_bytes: 1 << 40, cgroup: None, disk_bytes: None };
     named(&here("", &large), Severity::Warning, "the default is at most 8 GiB, but this machine has 1 TiB available");
     let found = here(&host("512GiB", ""), &large);
     assert!(!found.iter().any(|finding| finding.to_string().contains("the default is at most")), "{found:#?}");

@@ -182,7 +182,7 @@ fn what_depends_on_the_user_stops_the_daemon_and_is_a_warning_of_the_tool() {
     let error = start(&source).unwrap_err().to_string();
     assert!(error.contains("is owned by uid 12345"), "{error}");
     assert_eq!(errors(&Report::of_daemon(&source)), [error]);
-    assert_eq!(errors(&Report::of(&source, false)), [""; 0], "the daemon may run as that user");
+    assert_eq!(errors(&Report::of(&source)), [""; 0], "the daemon may run as that user");
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn a_check_refuses_what_the_start_refuses_with_the_same_words() {
     for (text, part) in rows {
         let source = place.source(text);
         let report = Report::of_daemon(&source);
-        assert_eq!(errors(&report), errors(&Report::of(&source, false)), "{text}");
+        assert_eq!(errors(&report), errors(&Report::of(&source)), "{text}");
         let checked = errors(&report);
         let error = start(&source).expect_err(text).to_string();
         assert!(!report.starts() && checked.contains(&error), "{text}: start: {error}; check: {checked:#?}");
@@ -216,11 +216,11 @@ fn a_check_refuses_what_the_start_refuses_with_the_same_words() {
         }
     }
     let right = place.source("[[tiers.nvme.disks]]\ndir = \"@/right\"\nDISK");
-    assert_eq!(errors(&Report::of(&right, false)), [""; 0]);
+    assert_eq!(errors(&Report::of(&right)), [""; 0]);
     assert!(!place.0.join("right").exists(), "a check creates nothing");
     start(&right).unwrap();
-    assert_eq!(errors(&Report::of(&right, false)), [""; 0], "a store that is there is right too");
+    assert_eq!(errors(&Report::of(&right)), [""; 0], "a store that is there is right too");
     let below = place.source("[daemon]\ndir = \"@/later/run\"\n[[tiers.nvme.disks]]\ndir = \"@/later/run/disk\"\nDISK");
-    assert_eq!(errors(&Report::of(&below, false)), [""; 0], "the start makes the directory of the daemon first");
+    assert_eq!(errors(&Report::of(&below)), [""; 0], "the start makes the directory of the daemon first");
     start(&below).unwrap();
 }
