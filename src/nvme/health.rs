@@ -1,8 +1,8 @@
 //! Health of a disk: shared by its two threads. Counts errors by kind, and takes the disk out of service when there are too many.
 //!
 //! * A permanent error (device gone or read-only) takes the disk out of service at once.
-//! * Other errors do when [`Settings::errors_max`] of them occur within [`Settings::errors_window`]. A full file system or a kernel
-//!   out of memory is not a device error; nor is a page with a wrong checksum, which a power cut may leave behind.
+//! * Other errors do when [`Settings::errors_max`] of them occur within [`ERRORS_WINDOW`]. A full file system or a kernel out of
+//!   memory is not a device error; nor is a page with a wrong checksum, which a power cut may leave behind.
 //! * If the store is no longer at its path, the disk is taken out at once: a restart would not find its data.
 //! * This happens once and is reported once. The disk returns to service only after a restart.
 
@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Time for which a device error counts.
+const ERRORS_WINDOW: Duration = Duration::from_secs(60);
 /// Maximum number of error numbers counted separately; Linux has fewer.
 const ERRNOS_MAX: usize = 256;
 /// In service.
@@ -41,7 +43,6 @@ pub(super) struct Health {
     number: u16,
     name: String,
     errors_max: usize,
-    window: Duration,
     /// Error number that took it out of service; `SERVING` while in service.
     out: AtomicI32,
     /// The reason as text; set before `out`.
@@ -75,7 +76,6 @@ impl Health {
             number: settings.number,
             name: format!("disk {} ({})", settings.number, settings.place.path().display()),
             errors_max: settings.errors_max.max(1) as usize,
-            window: settings.errors_window,
             out: AtomicI32::new(SERVING),
             why: OnceLock::new(),
             clock: Instant::now(),
@@ -126,12 +126,13 @@ impl Health {
         }
         errors.recent.push_back(now);
         let first = errors.recent.front().copied().unwrap_or(now);
-        let many = errors.recent.len() >= self.errors_max && now.saturating_duration_since(first) <= self.window;
+        let many = errors.recent.len() >= self.errors_max && now.saturating_duration_since(first) <= ERRORS_WINDOW;
         drop(errors);
         if is_final(errno) {
             self.fail(errno, "permanent error");
         } else if many {
-            self.fail(errno, "too many errors (errors_max within errors_window_s)");
+            let (most, window) = (self.errors_max, ERRORS_WINDOW.as_secs());
+            self.fail(errno, &format!("too many errors ({most} within {window} s)"));
         }
     }
 
@@ -183,9 +184,9 @@ mod tests {
     use super::*;
     use crossbeam::channel::{Receiver, unbounded};
 
-    fn health(errors_max: u32, window: Duration) -> (Health, Receiver<DiskEvent>) {
+    fn health(errors_max: u32) -> (Health, Receiver<DiskEvent>) {
         let (told, events) = unbounded();
-        let settings = Settings { errors_max, errors_window: window, ..Settings::default() };
+        let settings = Settings { errors_max, ..Settings::default() };
         let tell = move |event| {
             let _ = told.send(event);
         };
@@ -194,22 +195,22 @@ mod tests {
 
     #[test]
     fn as_many_errors_as_allowed_within_the_window_end_it_once() {
-        let (health, events) = health(3, Duration::from_secs(10));
+        let (health, events) = health(3);
         let begin = Instant::now();
-        for second in [0, 6, 12, 23] {
+        for second in [0, 36, 72, 138] {
             health.error(libc::EIO, begin + Duration::from_secs(second));
             assert_eq!(health.out(), None, "after {second} s");
         }
         for _ in 0..100 {
-            health.error(libc::ENOSPC, begin + Duration::from_secs(24));
-            health.error(libc::ENOMEM, begin + Duration::from_secs(24));
+            health.error(libc::ENOSPC, begin + Duration::from_secs(144));
+            health.error(libc::ENOMEM, begin + Duration::from_secs(144));
         }
         assert_eq!(health.out(), None, "these errors do not count against the device");
-        health.error(0, begin + Duration::from_secs(24));
+        health.error(0, begin + Duration::from_secs(144));
         assert_eq!(health.out(), None);
-        health.error(libc::EIO, begin + Duration::from_secs(33));
-        assert_eq!(health.out(), Some(libc::EIO), "third error within ten seconds");
-        health.error(libc::EROFS, begin + Duration::from_secs(34));
+        health.error(libc::EIO, begin + Duration::from_secs(198));
+        assert_eq!(health.out(), Some(libc::EIO), "third error within a minute");
+        health.error(libc::EROFS, begin + Duration::from_secs(204));
         assert_eq!(health.out(), Some(libc::EIO));
         assert_eq!(events.try_iter().collect::<Vec<_>>(), [DiskEvent::Failed { disk: 0, errno: libc::EIO }]);
         let errors = health.errors();
@@ -219,7 +220,7 @@ mod tests {
     #[test]
     fn a_device_that_is_gone_or_read_only_ends_it_at_once() {
         for errno in [libc::EROFS, libc::EPERM, libc::ENODEV, libc::ENXIO] {
-            let (health, events) = health(16, Duration::from_secs(60));
+            let (health, events) = health(16);
             health.error(errno, Instant::now());
             assert_eq!(health.out(), Some(errno));
             assert_eq!(events.try_iter().count(), 1);

@@ -5,6 +5,9 @@ pub use kvtide_types::{FeatureUse, IoEngine, Reserve};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// Device errors that take a disk out of service. Single errors are bad sectors.
+const ERRORS_MAX: u32 = 16;
+
 /// A disk of the NVMe tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -39,10 +42,8 @@ pub struct Settings {
     pub codec_threads: u16,
     /// Encryption of new slabs, and the key.
     pub encryption: Encryption,
-    /// This many device errors within `errors_window` take the disk out of service; at least 1.
+    /// This many device errors within a minute take the disk out of service; at least 1.
     pub errors_max: u32,
-    /// See `errors_max`.
-    pub errors_window: Duration,
     /// Discard of free regions on a raw device; None: off.
     pub discard: Option<Discard>,
 }
@@ -92,8 +93,7 @@ impl Default for Settings {
             codec: Codec::None,
             codec_threads: 0,
             encryption: Encryption::default(),
-            errors_max: 16,
-            errors_window: Duration::from_secs(60),
+            errors_max: ERRORS_MAX,
             discard: Some(Discard { bytes_per_s: 1 << 30, idle: Duration::from_secs(1) }),
         }
     }

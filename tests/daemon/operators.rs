@@ -178,7 +178,7 @@ fn a_reload_says_what_of_the_tier_needs_a_restart() {
     let before = options(&dir, "", "bytes_per_day = \"1GiB\"\n");
     let (mut daemon, address) = start(&before);
     let _engine = Engine::attach(daemon.socket(), 1);
-    let tier = "admission = \"second-touch\"\ncodec = \"lz4\"\nerrors_max = 3\n";
+    let tier = "admission = \"second-touch\"\ncodec = \"lz4\"\ndepth = 3\n";
     let sample = "[integrity_sample]\none_in = 1\n";
     let after = options(&dir, tier, &format!("bytes_per_day = \"2GiB\"\nendurance = \"1PiB\"\n{sample}"));
     daemon.reload(after.config.as_deref().unwrap()).unwrap();
@@ -186,7 +186,7 @@ fn a_reload_says_what_of_the_tier_needs_a_restart() {
     for line in [
         "tiers.nvme.admission changed from \"all\" to \"second-touch\": in effect now",
         "tiers.nvme.codec changed from \"none\" to \"lz4\": needs a restart",
-        "tiers.nvme.errors_max changed from 16 to 3: needs a restart",
+        "tiers.nvme.depth changed from 32 to 3: needs a restart",
         "tiers.nvme.disks[0].bytes_per_day changed from \"1GiB\" to \"2GiB\": in effect now",
         "tiers.nvme.disks[0].endurance changed from \"0B\" to \"1PiB\": in effect now",
         "integrity_sample.one_in changed from 256 to 1: applies to new spaces",

@@ -242,7 +242,7 @@ fn a_configuration_that_is_wrong_is_refused_before_the_disk_is_looked_at() {
         ("admission = \"some\"", "admission"),
         ("no_such_key = 1", "no_such_key"),
         ("low_percent = 95\nhigh_percent = 90", "low_percent"),
-        ("errors_max = \"few\"", "errors_max"),
+        ("depth = \"few\"", "depth"),
     ];
     for (tier, said) in tiers {
         refused(tier, &dir, &nvme_options(&dir, NVME_BYTES, tier, ""), &[said, "kvtided.toml"]);

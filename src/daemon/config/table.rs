@@ -152,12 +152,6 @@ section! {
         codec: Codec = Codec::None, effect Restart;
         /// Threads of each disk that compress, decompress and encrypt. 0: half of the CPU cores, at least 2, at most 8.
         codec_threads: u16 = 0, range 0..=256, effect Restart;
-        /// A disk is taken out of service after this many device errors within `errors_window_s`, or at once if it disappears or
-        /// becomes read-only. The daemon continues with the other disks.
-        // Single errors are bad sectors.
-        errors_max: u32 = 16, range 1..=1 << 16, effect Restart;
-        /// Seconds for which a device error counts.
-        errors_window ("errors_window_s"): Seconds = 60, range 1..=86_400, effect Restart;
         /// Discard unused regions of raw devices. Disks in files never discard, because holes in a file slow down its reads.
         // It lowers the write amplification in the device.
         discards ("discard"): bool = true, effect Restart;

@@ -106,8 +106,6 @@ fn settings(number: u16, tier: &NvmeTier, disk: &DiskConfig) -> Settings {
         depth: tier.depth.into(),
         writeback_bytes: tier.writeback_bytes,
         timeout: tier.timeout,
-        errors_max: tier.errors_max,
-        errors_window: tier.errors_window,
         discard: tier.discards.then_some(Discard { bytes_per_s: tier.discard_per_s, idle: tier.discard_idle }),
         codec: tier.codec,
         codec_threads: tier.codec_threads,

@@ -187,9 +187,6 @@ fn check(settings: &Settings) -> Result<(), DiskError> {
     if settings.staging_bytes < CHUNK_BYTES as u64 {
         return Err(wrong("staging_bytes", settings.staging_bytes, "at least 262144"));
     }
-    if settings.errors_max == 0 {
-        return Err(wrong("errors_max", 0, "at least 1"));
-    }
     if settings.timeout.is_zero() {
         return Err(wrong("timeout_ms", 0, "at least 1"));
     }

@@ -36,12 +36,6 @@ pub(super) fn explain(config: &Config, nvme: &NvmeTier) -> Vec<String> {
         lines.push(codec);
     }
     lines.push(encryption(&nvme.encryption));
-    lines.push(format!(
-        "A disk goes out of service after {} errors within {} s, or at once if it disappears or becomes read-only. The other \
-         disks continue.",
-        nvme.errors_max,
-        nvme.errors_window.as_secs()
-    ));
     if nvme.has_devices() {
         lines.push(if nvme.discards {
             format!(

@@ -144,7 +144,6 @@ fn an_explanation_says_bytes_and_people() {
         "/d: 100 GiB (107374182400 bytes), 400 slabs. At start, 5% of its file system must stay free.",
         "Admission: every published block, soon after it is published, so that it survives a restart.",
         "Encryption is off: prompts can be read from the disk.",
-        "A disk goes out of service after 16 errors within 60 s, or at once if it disappears or becomes read-only. The other disks",
         "One page in 256 is verified end to end, from the engine that stores it to the engine that loads it.",
         "a: uid 7, 8 and clients with a token from /t. Limits: 1 GiB (1073741824 bytes) of host memory, \
          100 GiB (107374182400 bytes) of NVMe, 256 sessions.",
