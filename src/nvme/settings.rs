@@ -57,6 +57,12 @@ pub struct Discard {
     pub idle: Duration,
 }
 
+impl Discard {
+    /// At this rate a terabyte takes a quarter of an hour, and requests do not wait long behind a discard. The time is longer than the
+    /// pauses between steps of an engine.
+    pub const DEFAULT: Discard = Discard { bytes_per_s: 1 << 30, idle: Duration::from_secs(1) };
+}
+
 /// Location of a disk's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -94,7 +100,7 @@ impl Default for Settings {
             codec_threads: 0,
             encryption: Encryption::default(),
             errors_max: ERRORS_MAX,
-            discard: Some(Discard { bytes_per_s: 1 << 30, idle: Duration::from_secs(1) }),
+            discard: Some(Discard::DEFAULT),
         }
     }
 }

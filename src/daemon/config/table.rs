@@ -155,12 +155,6 @@ section! {
         /// Discard unused regions of raw devices. Disks in files never discard, because holes in a file slow down its reads.
         // It lowers the write amplification in the device.
         discards ("discard"): bool = true, effect Restart;
-        /// Maximum bytes discarded a second.
-        // A terabyte takes a quarter of an hour, and requests do not wait long behind a discard.
-        discard_per_s: Bytes = ByteSize(GIB), range MIB..=TIB, effect Restart;
-        /// Milliseconds that a disk must have been idle before a discard.
-        // Longer than the pauses between steps of an engine.
-        discard_idle ("discard_idle_ms"): Millis = 1_000, range 10..=3_600_000, effect Restart;
         /// I/O engine. "auto": io_uring if the system allows it, else threads. "io_uring" and "threads" are strict: the daemon does not
         /// start without io_uring if it is required. The engine in use is logged and exported.
         io: IoEngine = IoEngine::Auto, effect Restart;

@@ -106,7 +106,7 @@ fn settings(number: u16, tier: &NvmeTier, disk: &DiskConfig) -> Settings {
         depth: tier.depth.into(),
         writeback_bytes: tier.writeback_bytes,
         timeout: tier.timeout,
-        discard: tier.discards.then_some(Discard { bytes_per_s: tier.discard_per_s, idle: tier.discard_idle }),
+        discard: tier.discards.then_some(Discard::DEFAULT),
         codec: tier.codec,
         codec_threads: tier.codec_threads,
         encryption: Encryption { source: (&tier.encryption.source()).into(), new_slabs: tier.encryption.new_slabs },

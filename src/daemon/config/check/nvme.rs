@@ -37,15 +37,8 @@ pub(super) fn explain(config: &Config, nvme: &NvmeTier) -> Vec<String> {
     }
     lines.push(encryption(&nvme.encryption));
     if nvme.has_devices() {
-        lines.push(if nvme.discards {
-            format!(
-                "Unused regions of raw devices are discarded, at most {} a second, after the device has been idle for {} ms.",
-                Human(nvme.discard_per_s),
-                nvme.discard_idle.as_millis()
-            )
-        } else {
-            "Unused regions of raw devices are not discarded.".to_owned()
-        });
+        let discarded = if nvme.discards { "discarded" } else { "not discarded" };
+        lines.push(format!("Unused regions of raw devices are {discarded}."));
     }
     lines.push(format!(
         "Requests: io {}, direct {}, registered {}; at most {} in flight at each disk, with at most {} of write-back; stalled \
