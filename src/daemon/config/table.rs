@@ -150,8 +150,6 @@ section! {
         /// bytes, so pages smaller than two sectors gain nothing.
         // "none": it costs no CPU time, and devices are a bottleneck less often than CPU cores.
         codec: Codec = Codec::None, effect Restart;
-        /// Threads of each disk that compress, decompress and encrypt. 0: half of the CPU cores, at least 2, at most 8.
-        codec_threads: u16 = 0, range 0..=256, effect Restart;
         /// Discard unused regions of raw devices. Disks in files never discard, because holes in a file slow down its reads.
         // It lowers the write amplification in the device.
         discards ("discard"): bool = true, effect Restart;

@@ -108,7 +108,6 @@ fn settings(number: u16, tier: &NvmeTier, disk: &DiskConfig) -> Settings {
         timeout: tier.timeout,
         discard: tier.discards.then_some(Discard::DEFAULT),
         codec: tier.codec,
-        codec_threads: tier.codec_threads,
         encryption: Encryption { source: (&tier.encryption.source()).into(), new_slabs: tier.encryption.new_slabs },
         ..Settings::default()
     }

@@ -91,14 +91,11 @@ fn codec(nvme: &NvmeTier) -> Option<String> {
     if nvme.codec == Codec::None {
         return None;
     }
-    let how = format_args!("{} ({})", nvme.codec, nvme.codec.description());
-    let threads = match nvme.codec_threads {
-        0 => "half of the CPU cores, 2 to 8".to_owned(),
-        threads => threads.to_string(),
-    };
     Some(format!(
-        "Compression of new slabs: {how}. Threads of each disk: {threads}. It saves bytes written and read, not capacity, in whole \
-         sectors of {}. A page that does not shrink by a sector is stored uncompressed.",
+        "Compression of new slabs: {} ({}). It saves bytes written and read, not capacity, in whole sectors of {}. A page that does \
+         not shrink by a sector is stored uncompressed.",
+        nvme.codec,
+        nvme.codec.description(),
         ByteSize(constants::NVME_ALIGN)
     ))
 }

@@ -162,7 +162,6 @@ fn an_explanation_says_what_a_disk_may_take() {
         "/dev/d: at most 2 TiB written a day. The rated 6 PiB last at least 3072 days.",
         "Admission: published blocks within bytes_per_day of each disk, those with the most expected hits first.",
         "Compression of new slabs: planes-zstd (the bytes of each value split into planes, then zstd at level 1).",
-        "Threads of each disk: half of the CPU cores, 2 to 8.",
         "New slabs are encrypted with the key in the systemd credential kvtide-key.",
         "Unused regions of raw devices are discarded.",
     ] {
