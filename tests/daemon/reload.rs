@@ -35,10 +35,10 @@ fn own(rest: &str) -> String {
 
 #[test]
 fn a_running_space_gets_the_new_policy_and_its_sessions_stay() {
-    let mut daemon = daemon("[edges.tier0_to_host]\nclean_low_percent = 10\n");
+    let mut daemon = daemon("[edges.nvme_to_host]\nscan_frames = 32\n");
     let mut raw = Raw::attach(daemon.socket());
     park_four_blocks(&mut raw, 0);
-    let config = "[edges.tier0_to_host]\nclean_low_percent = 20\n[limits]\nrequest_timeout_ms = 1\n\
+    let config = "[edges.nvme_to_host]\nscan_frames = 64\n[limits]\nrequest_timeout_ms = 1\n\
                   [tiers.host]\nhigh_percent = 96\n[daemon]\nlog = \"debug\"\ndrain_ms = 77\n";
     daemon.reload(config).unwrap();
     // The session does not process its jobs, so only the deadline can end the request: 1 ms instead of 30 s.
@@ -48,7 +48,7 @@ fn a_running_space_gets_the_new_policy_and_its_sessions_stay() {
     let log = log(&daemon);
     for line in [
         "limits.request_timeout_ms changed from 30000 to 1: in effect now",
-        "edges.tier0_to_host.clean_low_percent changed from 10 to 20: in effect now",
+        "edges.nvme_to_host.scan_frames changed from 32 to 64: in effect now",
         "tiers.host.high_percent changed from 95 to 96: in effect now",
         "daemon.log changed from \"info\" to \"debug\": in effect now",
         "daemon.drain_ms changed from 5000 to 77: in effect now",

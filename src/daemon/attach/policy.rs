@@ -17,6 +17,11 @@ pub(crate) struct Refusal {
     pub text: String,
 }
 
+/// Percent of the frames of a page size that are free or clean, in tier 0 or in host memory, below which write-back starts.
+const CLEAN_LOW_PERCENT: u8 = 10;
+/// Percent at which it stops.
+const CLEAN_HIGH_PERCENT: u8 = 20;
+
 const UNKNOWN: &str = "unknown token: add its file to the tokens of one of the daemon's [[domains]], or attach without a token (unset \
                        KVTIDE_TOKEN_FILE), by uid";
 
@@ -185,12 +190,12 @@ pub(crate) fn bounds(config: &Config, domain: &Domain) -> (u64, u64) {
 /// Return the policy for all spaces.
 pub(crate) fn policy(config: &Config) -> api::Policy {
     api::Policy {
-        clean_low_percent: config.edges.tier0_to_host.low_percent,
-        clean_high_percent: config.edges.tier0_to_host.high_percent,
+        clean_low_percent: CLEAN_LOW_PERCENT,
+        clean_high_percent: CLEAN_HIGH_PERCENT,
         host_high_percent: config.tiers.host.high_percent,
         host_low_percent: config.tiers.host.low_percent,
-        host_clean_low_percent: config.edges.host_to_nvme.low_percent,
-        host_clean_high_percent: config.edges.host_to_nvme.high_percent,
+        host_clean_low_percent: CLEAN_LOW_PERCENT,
+        host_clean_high_percent: CLEAN_HIGH_PERCENT,
         host_scan_frames: config.edges.nvme_to_host.frames,
         nvme_high_percent: config.tiers.nvme.high_percent,
         nvme_low_percent: config.tiers.nvme.low_percent,

@@ -31,8 +31,8 @@ pub use reload::Change;
 pub use resolve::most_like;
 pub use section::{Effect, Setting};
 pub use table::{
-    Attention, Cleaning, Config, Daemon, Disk, Domain, Edges, Encryption, Eviction, HostScan, HostTier, Http,
-    IntegritySample, Limits, NvmeTier, Tier0Scan, Tiers,
+    Attention, Config, Daemon, Disk, Domain, Edges, Encryption, Eviction, HostScan, HostTier, Http, IntegritySample,
+    Limits, NvmeTier, Tier0Scan, Tiers,
 };
 
 /// Values from the command line. They take precedence over the file.

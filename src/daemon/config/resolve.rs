@@ -177,15 +177,13 @@ fn daemon(config: &Config, origins: &Origins<'_>) -> Result<(), ConfigError> {
 }
 
 fn watermarks(config: &Config, origins: &Origins<'_>) -> Result<(), ConfigError> {
-    let (tiers, edges) = (&config.tiers, &config.edges);
-    for (table, prefix, low, high) in [
-        ("tiers.host", "", tiers.host.low_percent, tiers.host.high_percent),
-        ("tiers.nvme", "", tiers.nvme.low_percent, tiers.nvme.high_percent),
-        ("edges.tier0_to_host", "clean_", edges.tier0_to_host.low_percent, edges.tier0_to_host.high_percent),
-        ("edges.host_to_nvme", "clean_", edges.host_to_nvme.low_percent, edges.host_to_nvme.high_percent),
+    let tiers = &config.tiers;
+    for (table, low, high) in [
+        ("tiers.host", tiers.host.low_percent, tiers.host.high_percent),
+        ("tiers.nvme", tiers.nvme.low_percent, tiers.nvme.high_percent),
     ] {
         if low > high {
-            let key = |end| format!("{table}.{prefix}{end}_percent");
+            let key = |end| format!("{table}.{end}_percent");
             let rule = "the low watermark must not be above the high one";
             return Err(origins.contradiction(&key("low"), &key("high"), rule));
         }

@@ -235,32 +235,15 @@ section! {
 }
 
 section! {
-    /// `[edges]`: when pages move between tiers.
+    /// `[edges]`: streaming between tiers.
     #[derive(Copy)]
     Edges, RawEdges {}
     tables {
-        /// When sealed pages are written from tier 0 to host memory. The percentages count the tier-0 frames of a page size that are
-        /// free or clean.
-        tier0_to_host: Cleaning;
-        /// When blocks are written from host memory to NVMe. The percentages count the host frames of a page size that are free or also
-        /// on NVMe.
-        host_to_nvme: Cleaning;
         /// A step may read more pages than tier 0 and host memory hold. Then part of the pages stays there, and the rest streams through
         /// frames of host memory.
         nvme_to_host: HostScan;
         /// A step may read more pages than tier 0 holds. Then part of the pages stays there, and the rest streams through frames of tier 0.
         host_to_tier0: Tier0Scan;
-    }
-}
-
-section! {
-    /// Write-back of pages before their frames are needed.
-    #[derive(Copy)]
-    Cleaning, RawCleaning {
-        /// Percent below which write-back starts.
-        low_percent ("clean_low_percent"): u8 = 10, range 0..=100, effect Now;
-        /// Percent at which it stops.
-        high_percent ("clean_high_percent"): u8 = 20, range 0..=100, effect Now;
     }
 }
 

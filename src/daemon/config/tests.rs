@@ -120,7 +120,7 @@ fn the_nearest_known_key_is_named() {
     let named = |text: &str| refused(text).lines().next().unwrap_or_default().to_owned();
     assert!(named("[tiers.host]\ncapcity = 1\n").contains("; did you mean `capacity`?"));
     assert!(named("[tier]\n").contains("; did you mean `tiers`?"));
-    assert!(named("[edges.host_to_nvm]\n").contains("; did you mean `host_to_nvme`?"));
+    assert!(named("[edges.nvme_to_hos]\n").contains("; did you mean `nvme_to_host`?"));
     assert!(named("[tiers.nvme]\nio = \"iouring\"\n").contains("; did you mean `io_uring`?"));
     assert!(!named("[tiers.host]\nxyz = 1\n").contains("did you mean"));
 }

@@ -1,7 +1,7 @@
 //! Summary of a configuration: capacity of each tier, watermarks in bytes, access.
 
 use super::nvme;
-use crate::config::{ByteSize, Cleaning, Config, Domain, Human};
+use crate::config::{ByteSize, Config, Domain, Human};
 use serde::Serialize;
 
 /// One part of the summary.
@@ -60,20 +60,14 @@ fn daemon(config: &Config) -> Section {
 }
 
 fn tier0(config: &Config) -> Section {
-    let cleaning = config.edges.tier0_to_host;
     let lines = vec![
         "Allocated by each engine, outside of the host tier.".to_owned(),
-        format!("Sealed pages are written to host memory {}.", written("tier-0 frames are free or clean", cleaning)),
         format!(
             "If a step reads more than tier 0 holds, the excess streams through {} frames of each page size.",
             config.edges.host_to_tier0.frames
         ),
     ];
     section("tier 0", lines)
-}
-
-fn written(what: &str, Cleaning { low_percent, high_percent }: Cleaning) -> String {
-    format!("when fewer than {low_percent} % of a page size's {what}, until {high_percent} % are")
 }
 
 fn host(config: &Config) -> Section {
@@ -98,13 +92,6 @@ fn host(config: &Config) -> Section {
         },
     ];
     if config.nvme().is_some() {
-        let cleaning = config.edges.host_to_nvme;
-        lines.push(format!(
-            "Blocks are written to NVMe {}. Of the whole tier, that is {} and {}.",
-            written("host frames are free or also on NVMe", cleaning),
-            share(host.capacity_bytes, cleaning.low_percent),
-            share(host.capacity_bytes, cleaning.high_percent)
-        ));
         lines.push(format!(
             "If a step reads more than tier 0 and host memory hold, the excess streams through {} host frames of each page size.",
             config.edges.nvme_to_host.frames

@@ -140,7 +140,6 @@ fn an_explanation_says_bytes_and_people() {
     for line in [
         "Capacity: 8 GiB (8589934592 bytes) in 128 slabs of 64MiB, allocated from the start on.",
         "Unreferenced blocks are evicted above 95 % (7.60 GiB, 8160437862 bytes), down to 90 % (7.20 GiB, 7730941132 bytes).",
-        "that is 10 % (819 MiB, 858993459 bytes) and 20 % (1.60 GiB, 1717986918 bytes).",
         "/d: 100 GiB (107374182400 bytes), 400 slabs. At start, 5% of its file system must stay free.",
         "Admission: every published block, soon after it is published, so that it survives a restart.",
         "Encryption is off: prompts can be read from the disk.",
