@@ -213,8 +213,7 @@ pub(crate) fn policy(config: &Config) -> api::Policy {
             ttl_us: config.eviction.ttl.as_micros() as u64,
             high_share_percent: config.eviction.high_share_percent,
             recompute_tokens_per_s: config.eviction.recompute_tokens_per_s,
-            attention_doubles_at: config.eviction.attention_doubles_at,
-            ending_tokens: config.eviction.ending_tokens,
+            ..api::Retention::DEFAULT
         },
         scan_frames: config.edges.host_to_tier0.frames,
         request_timeout_us: config.limits.request_timeout.as_micros() as u64,

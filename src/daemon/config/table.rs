@@ -311,18 +311,12 @@ section! {
         /// as long as they are at most this percentage of all blocks.
         // The other half still adapts to other sequences.
         high_share_percent: u8 = 50, range 0..=100, effect Now;
-        /// Tokens a second that an engine computes at the beginning of a sequence. With `attention_doubles_at` it gives the cost of
-        /// recomputing a block, for "cost-aware" (the cost of loading is measured). The defaults are those of a model of 8B parameters
-        /// on one H100 (bf16, half of peak throughput). For twice the parameters at half of that throughput, use a quarter of the rate.
-        /// 0 means unknown: every hit has the same value.
+        /// Tokens a second that an engine computes at the beginning of a sequence; at position 30000 a token takes twice as long,
+        /// because of attention over all tokens before it. This gives the cost of recomputing a block, for "cost-aware" (the cost of
+        /// loading is measured). The default is that of a model of 8B parameters on one H100 (bf16, half of peak throughput). For twice
+        /// the parameters at half of that throughput, use a quarter of the rate. 0 means unknown: every hit has the same value.
         // Derived at `Retention::DEFAULT`.
         recompute_tokens_per_s: u32 = Retention::DEFAULT.recompute_tokens_per_s, effect Now;
-        /// Position at which a token takes twice as long, because of attention over all tokens before it; about 2 x parameters / (4 x
-        /// layers x query heads x head size). 0 means that attention costs nothing.
-        attention_doubles_at: u32 = Retention::DEFAULT.attention_doubles_at, effect Now;
-        /// A sequence is nearly finished if its engine has reported at most this many remaining tokens (KVT_ADVICE_REMAINING). Its pages
-        /// leave tier 0 after those of other sequences, and pages that only it uses are not written back early. 0 disables this.
-        ending_tokens: u32 = Retention::DEFAULT.ending_tokens, effect Now;
     }
 }
 
