@@ -6,6 +6,7 @@ use kvtide_format::SlotLayout;
 use kvtide_tiering::api::{self, SpaceConfig};
 use kvtide_wire::geometry::{self, classes, stride};
 use kvtide_wire::hello::{Hello, Token};
+use kvtide_wire::layout::CHANNELS_MAX;
 use kvtide_wire::status::Status;
 
 /// A refusal to attach: a status for the program, a text for its operator.
@@ -17,6 +18,10 @@ pub(crate) struct Refusal {
     pub text: String,
 }
 
+/// Requests in flight of a channel, a power of two.
+const DEPTH_MAX: u16 = 256;
+/// Jobs in flight of a session, a power of two.
+const JOBS_MAX: u32 = 1024;
 /// Percent of the frames of a page size that are free or clean, in tier 0 or in host memory, below which write-back starts.
 const CLEAN_LOW_PERCENT: u8 = 10;
 /// Percent at which it stops.
@@ -66,8 +71,7 @@ pub(crate) fn admit(config: &Config, limits: &Limits, domain: &Domain, hello: &H
     geometry::check(&hello.planes)
         .map_err(|error| Refusal { status: Status::Invalid, text: format!("geometry: {error}") })?;
     at_most("lanes", hello.lanes.into(), limits.lanes_max.into(), "limits.lanes_max")?;
-    at_most("channels", hello.channels.into(), limits.channels_max.into(), "limits.channels_max")?;
-    at_most("channel depth", hello.depth.into(), limits.depth_max.into(), "limits.depth_max")?;
+    at_most("channel depth", hello.depth.into(), DEPTH_MAX.into(), "fixed")?;
     at_most("sequences", hello.seqs_max.into(), limits.seqs_max.into(), "limits.seqs_max")?;
     let frames: u64 = hello.tier0_frames.iter().map(|frames| u64::from(*frames)).sum();
     let frames = frames + u64::from(hello.mapped_frames) * hello.tier0_frames.len() as u64;
@@ -169,8 +173,8 @@ fn space_config(config: &Config, limits: &Limits, domain: &Domain, hello: &Hello
             seqs_max: limits.seqs_max,
             seq_blocks_max: limits.seq_blocks_max.min(blocks_max),
             lanes_max: limits.lanes_max,
-            jobs_max: limits.jobs_max,
-            requests_max: u32::from(limits.channels_max) * u32::from(limits.depth_max),
+            jobs_max: JOBS_MAX,
+            requests_max: u32::from(CHANNELS_MAX) * u32::from(DEPTH_MAX),
             host_bytes_max,
             nvme_bytes_max,
             ios_max: config.nvme().map_or(1, |nvme| nvme.ios_max(slot_bytes)),
@@ -347,7 +351,7 @@ mod tests {
         assert!(admit(&config, &config.limits, domain, &hello()).is_ok());
         let text = |hello: Hello| admit(&config, &config.limits, domain, &hello).unwrap_err().text;
         assert_eq!(text(Hello { lanes: 17, ..hello() }), "lanes: 17 requested, at most 16 allowed (limits.lanes_max)");
-        assert!(text(Hello { depth: 1024, ..hello() }).contains("limits.depth_max"));
+        assert!(text(Hello { depth: 1024, ..hello() }).contains("at most 256 allowed (fixed)"));
         assert!(text(Hello { seqs_max: 1 << 20, ..hello() }).contains("limits.seqs_max"));
         let large = Plane::full((64 << 20) + 1);
         assert!(text(Hello { planes: vec![large], ..hello() }).contains("tiers.host.slab"));

@@ -327,29 +327,6 @@ impl Kind for Collector {
     }
 }
 
-/// Permission to use 2^n entries only: the key sizes a ring buffer.
-pub struct RingSize<K>(K);
-
-impl<K: Kind> Kind for RingSize<K> {
-    type Raw = K::Raw;
-    type Value = K::Value;
-
-    fn value(raw: K::Raw) -> Result<K::Value, String> {
-        match K::number(&raw).is_some_and(u64::is_power_of_two) {
-            true => K::value(raw),
-            false => Err("a power of two (it sizes a ring buffer)".to_owned()),
-        }
-    }
-
-    fn show(value: &K::Value) -> Option<String> {
-        K::show(value)
-    }
-
-    fn number(raw: &K::Raw) -> Option<u64> {
-        K::number(raw)
-    }
-}
-
 /// Quote a value as a TOML string.
 fn quoted(value: impl std::fmt::Display) -> String {
     format!("{:?}", value.to_string())

@@ -5,7 +5,7 @@
 
 use super::constants::{self, GIB, KIB, MIB, PIB, TIB};
 use super::kinds::{
-    Address, Bytes, Collector, Extent, Kind, LogFilter, Micros, Millis, Mode, OptionalPath, OrNone, RingSize, Seconds,
+    Address, Bytes, Collector, Extent, Kind, LogFilter, Micros, Millis, Mode, OptionalPath, OrNone, Seconds,
 };
 use super::origin::{Given, Origins, allowed};
 use super::section::{Effect, Row, Section, Setting, Shown, Table, join, key_name, key_range, key_shown, section};
@@ -344,15 +344,9 @@ section! {
         seq_blocks_max: u32 = constants::SEQ_BLOCKS_MAX, range 1..=1 << 24, effect NewSpaces;
         /// Lanes of a session. Each lane has a channel of its own, so lanes and channels of a session are at most 16 together.
         lanes_max: u16 = 16, range 1..=layout::LANES_MAX.into(), effect NewSpaces;
-        /// Channels of a session.
-        channels_max: u16 = 16, range 1..=layout::CHANNELS_MAX.into(), effect NewSpaces;
         /// Tier-0 frames of a session, over all page sizes. The daemon uses some tens of bytes of memory for each.
         // 64 GiB of 64 KiB pages.
         tier0_frames_max: u32 = 1 << 20, range 1..=1 << 28, effect NewSessions;
-        /// Requests in flight of a channel. A power of two, because it sizes a ring buffer.
-        depth_max: RingSize<u16> = 256, range 2..=layout::DEPTH_MAX.into(), effect NewSpaces;
-        /// Jobs in flight of a session. A power of two, because it sizes a ring buffer.
-        jobs_max: RingSize<u32> = 1024, range 8..=layout::JOBS_MAX.into(), effect NewSpaces;
         /// Deadline in milliseconds of requests that set none.
         request_timeout ("request_timeout_ms"): Millis = 30_000, range 1..=3_600_000, effect Now;
         /// Longest lease on cached blocks, in milliseconds. A request for a longer one fails.

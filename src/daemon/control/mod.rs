@@ -366,7 +366,7 @@ impl Control {
         }
         let (channels, depth, lanes) = (hello.channels, hello.depth, hello.lanes);
         let granted = Limits {
-            shape: Shape { channels, depth, jobs: limits.jobs_max, lanes },
+            shape: Shape { channels, depth, jobs: config.limits.jobs_max, lanes },
             blocks_max: config.limits.blocks_max,
             seqs_max: hello.seqs_max,
             seq_blocks_max: config.limits.seq_blocks_max,

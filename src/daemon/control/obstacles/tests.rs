@@ -12,7 +12,7 @@ use std::path::PathBuf;
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// Wrong files. Nothing in them depends on the machine.
-const WRONG: [&str; 46] = [
+const WRONG: [&str; 45] = [
     "[tiers.host\n",
     "a = \n",
     "[deamon]\n",
@@ -52,8 +52,7 @@ const WRONG: [&str; 46] = [
     "[[tiers.nvme.disks]]\ndir = \"d\"\ncapacity = \"1GiB\"\n",
     "[[tiers.nvme.disks]]\ncapacity = \"1GiB\"\n",
     "[[tiers.nvme.disks]]\ndir = \"/d\"\ncapacity = \"1GiB\"\nreserve_free = \"100%\"\n",
-    "[limits]\nchannels_max = 70000\n",
-    "[limits]\ndepth_max = 100\n",
+    "[limits]\nlanes_max = 70000\n",
     "[limits]\nblocks_max = 10\nseq_blocks_max = 20\n",
     "[domains]\nname = \"a\"\n",
     "[[domains]]\nname = \"a\"\n",
