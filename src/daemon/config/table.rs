@@ -306,8 +306,6 @@ section! {
         /// and last pages), "h2o" (accumulated attention), "snapkv" (attention of the last queries), "quest" and "arkvale" (page
         /// digests).
         policy: Scoring = Scoring::Attention, effect Now;
-        /// false: demote pages that rank too low. true: drop them for good; nothing can read them again.
-        drop: bool = false, effect Now;
         /// First pages of a sequence that always stay in tier 0.
         // They attract attention from every query (StreamingLLM, arXiv 2309.17453). Agents wait for one.
         sinks: u16 = 1, range 1..=1024, effect Now;

@@ -54,8 +54,6 @@ pub struct Limits {
 pub struct Attention {
     /// How pages are ranked.
     pub policy: Scoring,
-    /// Drop pages that are not kept instead of demoting them. A dropped page without another reference cannot be read any more.
-    pub drop: bool,
     /// Number of first pages of a sequence that tier 0 always keeps; at least 1.
     pub sinks: u16,
     /// Number of last sealed pages of a sequence that tier 0 always keeps; at least 2.
@@ -66,7 +64,7 @@ pub struct Attention {
 
 impl Default for Attention {
     fn default() -> Self {
-        Attention { policy: Scoring::Attention, drop: false, sinks: 1, recent: 2, bandwidth_percent: 90 }
+        Attention { policy: Scoring::Attention, sinks: 1, recent: 2, bandwidth_percent: 90 }
     }
 }
 
