@@ -3,9 +3,7 @@
 use crate::base::Rng;
 use crate::own::Own;
 use kvtide_format::SlotLayout;
-use kvtide_tiering::api::{
-    Admission, Attention, Eviction, Limits, Plane, PlaneKind, Policy, Retention, Scoring, SpaceConfig,
-};
+use kvtide_tiering::api::{Admission, Attention, Eviction, Limits, Plane, PlaneKind, Policy, Retention, SpaceConfig};
 use kvtide_wire::geometry::stride;
 
 /// Host frames of one slab in a simulation: few, so that slabs are often granted and returned.
@@ -342,15 +340,16 @@ fn draw_policy(rng: &mut Rng, scan_frames: u32, roomy: bool, former: bool) -> Po
     }
 }
 
-/// Draw which pages stay in tier 0. `former`: make the draw of a setting that no longer exists, so that later draws of the seed stay
-/// as they were.
+/// Draw which pages stay in tier 0. Draws of settings that no longer exist are still made, one of them only if `former`, so that the
+/// other draws of a seed stay as they were.
 fn draw_attention(rng: &mut Rng, former: bool) -> Attention {
-    let policy = if rng.chance(500) { Scoring::Attention } else { rng.pick(&Scoring::ALL) };
+    if !rng.chance(500) {
+        rng.bits();
+    }
     if former {
         rng.bits();
     }
     Attention {
-        policy,
         sinks: rng.between(1, 3) as u16,
         recent: rng.between(2, 4) as u16,
         bandwidth_percent: rng.between(1, 100) as u8,

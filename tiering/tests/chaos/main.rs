@@ -125,9 +125,8 @@ fn geometry(rng: &mut Rng) -> SpaceConfig {
     cfg.policy.clean_low_percent = rng.below(50) as u8;
     cfg.policy.clean_high_percent = 50 + rng.below(50) as u8;
     cfg.policy.eviction = Eviction::ALL[rng.below(5) as usize];
-    cfg.policy.attention = Attention { policy: Scoring::ALL[rng.below(6) as usize], ..Attention::default() };
-    // In place of a setting that no longer exists, so that the other draws of a seed stay as they were.
-    rng.next();
+    // In place of two settings that no longer exist, so that the other draws of a seed stay as they were.
+    (0..2).for_each(|_| _ = rng.next());
     cfg.policy.retention.ttl_us = if rng.one_in(2) { 0 } else { 1 << (10 + rng.below(20)) };
     cfg.policy.retention.ending_tokens = [0, 8, 64][rng.below(3) as usize];
     cfg.limits.host_bytes_max = 1 << (16 + rng.below(6));

@@ -116,12 +116,9 @@ fn host(config: &Config) -> Section {
 fn attention(config: &Config) -> Vec<String> {
     let a = &config.attention;
     vec![format!(
-        "Sequences with the contract `approx`: tier 0 keeps the pages ranked highest by {:?}, and always the first {} and the last \
-         {} full pages. Predicted loads use at most {} % of the measured bandwidth. Other sequences are read completely.",
-        a.policy.name(),
-        a.sinks,
-        a.recent,
-        a.bandwidth_percent
+        "Sequences with the contract `approx`: tier 0 keeps the pages with the most predicted attention, and always the first {} \
+         and the last {} full pages. Predicted loads use at most {} % of the measured bandwidth. Other sequences are read completely.",
+        a.sinks, a.recent, a.bandwidth_percent
     )]
 }
 
