@@ -57,7 +57,7 @@ pub(super) fn hits(path: &Path, lines: &[Line], tier: &str) -> Result<(), String
     draw(path, lines, &frame).map_err(|error| error.to_string())
 }
 
-/// Draw the share of attention in tier 0 by plane, with one line per policy.
+/// Draw the share of attention in tier 0 by plane, and its bounds.
 pub(super) fn shares(path: &Path, lines: &[Line], capacity_percent: f64) -> Result<(), String> {
     let up = ends(lines, |point| point.1);
     let margin = ((up.end - up.start) * 0.1).max(0.005);

@@ -129,31 +129,28 @@ fn a_broken_trace_is_named_with_its_place() {
 #[test]
 fn attention_is_replayed_alike_twice_and_within_what_can_be() {
     let trace = Scratch::new("attention", &trace::fixture::file(&[]));
-    let run = || json("attention", &trace, &["--all", "--capacity-percent", "25"]);
-    let all = run();
-    assert_eq!(all, run(), "the same trace, the same figures");
-    for policy in ["streaming", "h2o", "snapkv", "quest", "arkvale", "attention"] {
-        let figures = &all[policy];
-        let planes = figures["planes"].as_array().expect("planes");
-        assert_eq!(planes.len(), 3);
-        for plane in planes {
-            let oracle = number(plane, "mass_recall_oracle");
-            assert!(number(plane, "mass_recall_last_step") <= oracle + 1e-6);
-            assert!(number(plane, "mass_recall_true_query") <= oracle + 1e-6);
-            assert!((0.0..=1.001).contains(&number(plane, "mass_recall")));
-        }
-        for name in ["coverage", "precision", "late"] {
-            assert!((0.0..=1.0).contains(&number(figures, name)), "{policy}: {name}");
-        }
-        for name in ["missed_less_than_last_step", "missed_less_by_plane"] {
-            assert!(number(figures, name).is_finite());
-        }
-        assert!(number(figures, "wasted_bytes") <= number(figures, "prefetched_bytes"));
-        // Three planes share 25 % of the pages.
-        let pages: f64 = planes.iter().map(|plane| number(plane, "pages")).sum();
-        assert!(pages <= 3.0 * 14.0, "{policy}: {pages} pages");
+    let run = || json("attention", &trace, &["--capacity-percent", "25"]);
+    let figures = run();
+    assert_eq!(figures, run(), "the same trace, the same figures");
+    let planes = figures["planes"].as_array().expect("planes");
+    assert_eq!(planes.len(), 3);
+    for plane in planes {
+        let oracle = number(plane, "mass_recall_oracle");
+        assert!(number(plane, "mass_recall_last_step") <= oracle + 1e-6);
+        assert!(number(plane, "mass_recall_true_query") <= oracle + 1e-6);
+        assert!((0.0..=1.001).contains(&number(plane, "mass_recall")));
     }
-    assert!(number(&all["attention"], "digest_percent") <= 5.0);
+    for name in ["coverage", "precision", "late"] {
+        assert!((0.0..=1.0).contains(&number(&figures, name)), "{name}");
+    }
+    for name in ["missed_less_than_last_step", "missed_less_by_plane"] {
+        assert!(number(&figures, name).is_finite());
+    }
+    assert!(number(&figures, "wasted_bytes") <= number(&figures, "prefetched_bytes"));
+    // Three planes share 25 % of the pages.
+    let pages: f64 = planes.iter().map(|plane| number(plane, "pages")).sum();
+    assert!(pages <= 3.0 * 14.0, "{pages} pages");
+    assert!(number(&figures, "digest_percent") <= 5.0);
 }
 
 /// A refactoring must not change any figure. After an intended change, write the file again with KVTIDE_FREEZE=1.
@@ -165,7 +162,7 @@ fn figures_are_those_of_before() {
     let now = serde_json::json!({
         "requests": json("requests", &chats, &["--all", "--capacity-percent", "5,20,50"]),
         "admissions": json("requests", &chats, &["--admissions", "--capacity-percent", "20"]),
-        "attention": json("attention", &attention, &["--all", "--capacity-percent", "25"]),
+        "attention": json("attention", &attention, &["--capacity-percent", "25"]),
     });
     if std::env::var_os("KVTIDE_FREEZE").is_some() {
         let text = serde_json::to_string_pretty(&now).expect("JSON") + "\n";

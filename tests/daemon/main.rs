@@ -9,7 +9,6 @@ mod clients;
 mod config;
 mod crowds;
 mod examples;
-mod given_up;
 mod guarantee;
 mod hostile;
 mod http;

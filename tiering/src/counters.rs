@@ -207,7 +207,7 @@ pub struct Counters {
     pub expired: u64,
     /// Cached blocks evicted by an operator.
     pub evicted_by_hand: u64,
-    /// Pages discarded for good: out of window, or ranked too low with `attention.drop`.
+    /// Pages of window and state planes discarded because no later step reads them.
     pub pages_discarded: u64,
     /// Page faults of lanes.
     pub faults: u64,

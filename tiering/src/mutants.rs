@@ -92,10 +92,6 @@ pub enum Mutant {
     ScoresUnchecked,
     /// A page that attention does not need is evicted as if it were clean.
     EvictFirstUnstored,
-    /// Pages that other sequences read are dropped for good.
-    DropShared,
-    /// Pages that every step reads are ranked like the others and dropped for good.
-    DropWhatIsRead,
     /// The number of predicted loads is unlimited.
     PrefetchUnbounded,
     /// Pages are ranked and moved although all pages fit.
@@ -169,8 +165,6 @@ impl Mutant {
         Mutant::LeaseEndsUnderLoad,
         Mutant::ScoresUnchecked,
         Mutant::EvictFirstUnstored,
-        Mutant::DropShared,
-        Mutant::DropWhatIsRead,
         Mutant::PrefetchUnbounded,
         Mutant::PrefetchUnpressed,
         Mutant::CancelForgotten,

@@ -24,14 +24,13 @@ struct Engine {
 
 impl Engine {
     /// Create a sequence of 64 sealed blocks with a tier 0 of `frames`.
-    fn new(frames: u32, policy: Attention) -> Engine {
-        Engine::over(frames, policy, None)
+    fn new(frames: u32) -> Engine {
+        Engine::over(frames, None)
     }
 
     /// The same with a host tier of `host` frames, and the rest on NVMe.
-    fn over(frames: u32, policy: Attention, host: Option<u32>) -> Engine {
+    fn over(frames: u32, host: Option<u32>) -> Engine {
         let mut cfg = config((0..PLANES).map(|_| full(1000)).collect());
-        cfg.policy.attention = policy;
         if let Some(host) = host {
             cfg.limits.host_bytes_max = u64::from(host) * 1000;
             cfg.limits.nvme_bytes_max = 80 * u64::from(PLANES) * 1000;
@@ -93,7 +92,7 @@ fn wandering(plane: u16, step: u64) -> Vec<u32> {
 
 #[test]
 fn what_attention_wants_is_there_before_it_is_read() {
-    let mut e = Engine::new(48, Attention::default());
+    let mut e = Engine::new(48);
     for _ in 0..16 {
         e.step(wandering);
     }
@@ -117,7 +116,7 @@ fn what_attention_wants_is_there_before_it_is_read() {
 
 #[test]
 fn nothing_moves_while_everything_fits() {
-    let mut e = Engine::new(220, Attention::default());
+    let mut e = Engine::new(220);
     (0..8).for_each(|_| _ = e.step(wandering));
     let c = e.w.core.counters();
     assert_eq!((c.attention_loads, c.host_to_tier0.total_pages(), c.evictions), (0, 0, 0));
@@ -126,7 +125,7 @@ fn nothing_moves_while_everything_fits() {
 
 #[test]
 fn exact_sequences_are_scanned_as_ever() {
-    let mut e = Engine::new(48, Attention::default());
+    let mut e = Engine::new(48);
     (0..8).for_each(|_| _ = e.step(wandering));
     e.w.ok(0, Request::Contract { seq: 0, contract: Contract::Exact });
     let loads = e.w.core.counters().attention_loads;
@@ -138,7 +137,7 @@ fn exact_sequences_are_scanned_as_ever() {
 
 #[test]
 fn claims_that_cannot_be_true_change_nothing() {
-    let mut e = Engine::new(48, Attention::default());
+    let mut e = Engine::new(48);
     (0..4).for_each(|_| _ = e.step(wandering));
     let before = e.w.core.trace();
     let event =
@@ -162,7 +161,7 @@ fn claims_that_cannot_be_true_change_nothing() {
 
 #[test]
 fn contracts_are_checked() {
-    let mut e = Engine::new(48, Attention::default());
+    let mut e = Engine::new(48);
     let mut call = |seq, contract| e.w.call(0, Request::Contract { seq, contract }).status;
     assert_eq!(call(0, Contract::Approx { permille: 0 }), Status::Range);
     assert_eq!(call(0, Contract::Approx { permille: 1001 }), Status::Range);
@@ -170,25 +169,10 @@ fn contracts_are_checked() {
     assert_eq!(call(0, Contract::Approx { permille: 1000 }), Status::Ok);
 }
 
-#[test]
-fn every_policy_demotes_and_only_drop_gives_up() {
-    for policy in Scoring::ALL {
-        for drop in [false, true] {
-            let mut e = Engine::new(48, Attention { policy, drop, ..Attention::default() });
-            (0..24).for_each(|_| _ = e.step(wandering));
-            let c = *e.w.core.counters();
-            assert_eq!((c.pages_discarded > 0, c.pages_lost), (drop, 0), "{policy:?}");
-            e.w.core.check().unwrap();
-            e.w.ok(0, Request::SeqDrop { seq: 0 });
-            assert!(e.w.core.check().is_ok() && e.w.core.occupancy().blocks == 0, "{policy:?}");
-        }
-    }
-}
-
 /// A page in neither tier 0 nor host is read as soon as the look-ahead names it, and loaded into tier 0 when it has arrived.
 #[test]
 fn what_is_on_disk_alone_comes_in_two_moves() {
-    let mut e = Engine::over(48, Attention::default(), Some(96));
+    let mut e = Engine::over(48, Some(96));
     for _ in 0..16 {
         e.step(wandering);
     }
@@ -203,7 +187,7 @@ fn what_is_on_disk_alone_comes_in_two_moves() {
 /// A page that a look-ahead named and that was read first is loaded when it arrives, before its plane is ranked again.
 #[test]
 fn what_was_read_for_a_step_goes_on_by_itself() {
-    let mut e = Engine::over(48, Attention::default(), Some(96));
+    let mut e = Engine::over(48, Some(96));
     (0..16).for_each(|_| _ = e.step(wandering));
     let told = |e: &mut Engine, wanted: &[u32]| e.scores(ScoreKind::Ahead, 1, e.step + 1, wanted);
     // Search for a page that is in neither tier 0 nor host: a read of it is in flight, and not completed yet.
@@ -238,7 +222,7 @@ fn what_was_read_for_a_step_goes_on_by_itself() {
 /// its history is low and there is no look-ahead. Otherwise an unread page would stay unread forever.
 #[test]
 fn what_was_not_read_for_long_comes_back_when_its_digest_says_so() {
-    let mut e = Engine::new(48, Attention::default());
+    let mut e = Engine::new(48);
     let stays = |plane: u16| (0..6).map(|i| 4 + u32::from(plane) * 6 + i).collect::<Vec<u32>>();
     let step = |e: &mut Engine, asked: &[u32]| {
         e.step += 1;
@@ -261,38 +245,41 @@ fn what_was_not_read_for_long_comes_back_when_its_digest_says_so() {
     assert_eq!(there, [true; PLANES as usize], "{:?}", e.w.core.counters());
 }
 
-/// A load is canceled before it moves bytes if the next ranking does not contain its page.
+/// A load is canceled before it moves bytes if a later ranking does not contain its page.
 #[test]
 fn a_load_that_nobody_wants_any_more_is_called_off() {
-    let quest = Attention { policy: Scoring::Quest, ..Attention::default() };
-    let mut e = Engine::new(48, quest);
-    let (one, other) = (|_, _| (4..12).collect(), [40, 41, 42, 43, 44, 45]);
-    (0..24).for_each(|_| _ = e.step(one));
-    // No job is executed from now on.
+    let mut e = Engine::new(48);
+    (0..24).for_each(|_| _ = e.step(|_, _| (4..12).collect()));
+    // No job is executed from now on. Each look-ahead names other pages; tier 0 has no room for all.
     e.w.eager = false;
-    let step = e.step + 1;
-    e.scores(ScoreKind::Ahead, 1, step, &other);
-    let asked: Vec<_> = other.iter().filter(|&&i| !e.resident(i as usize, 1)).collect();
-    let sent = e.w.agents[&0].jobs.iter().filter(|(_, job)| matches!(job, Job::CopyIn { .. })).count();
-    assert!(sent > 0 && !asked.is_empty(), "{sent} loads are under way");
-    e.scores(ScoreKind::Ahead, 1, step + 1, &[4, 5, 6, 7, 8, 9, 10, 11]);
-    let c = *e.w.core.counters();
-    assert!(c.attention_canceled > 0, "{c:?}");
-    let loads = c.host_to_tier0.total_pages();
+    let canceled = (0..9u32).any(|round| {
+        let first = 12 + 5 * round;
+        e.scores(ScoreKind::Ahead, 1, e.step + 1 + u64::from(round), &(first..first + 5).collect::<Vec<_>>());
+        e.w.core.counters().attention_canceled > 0
+    });
+    assert!(canceled, "{:?}", e.w.core.counters());
     // An agent processes cancellations before it starts other jobs.
     let jobs = &mut e.w.agents.get_mut(&0).unwrap().jobs;
     jobs.make_contiguous().sort_by_key(|(_, job)| !matches!(job, Job::Cancel { .. }));
+    let called_off = |id: &u32| jobs.iter().any(|(_, job)| matches!(job, Job::Cancel { job } if job == id));
+    let blocks: Vec<BlockId> = jobs
+        .iter()
+        .filter_map(|(id, job)| match job {
+            Job::CopyIn { block, .. } if called_off(id) => Some(*block),
+            _ => None,
+        })
+        .collect();
+    assert!(!blocks.is_empty());
     e.w.eager = true;
     e.w.settle();
-    let late = e.w.core.counters().host_to_tier0.total_pages() - loads;
-    assert!(late < sent as u64, "{late} of {sent} came in spite of it");
+    assert!(blocks.iter().all(|&block| e.w.read(0, block, 1).is_none()), "a canceled load came in spite of it");
     assert!(e.w.core.check().is_ok());
 }
 
 /// Pages that differ only by noise do not displace each other.
 #[test]
 fn noise_moves_nothing() {
-    let mut e = Engine::new(48, Attention::default());
+    let mut e = Engine::new(48);
     let noisy = |step: u64, at: u32| 0.015 * (1.0 + 0.03 * f64::from((at * 7 + step as u32 * 13) % 5));
     let mut loads = [0; 2];
     for step in 1..=80u64 {
@@ -314,24 +301,21 @@ fn noise_moves_nothing() {
     assert!(loads[1] - loads[0] < 40, "{} loads in 40 steps of 3 planes", loads[1] - loads[0]);
 }
 
-/// A slow link: wrong predictions get a small share of it, and a larger share again once they become correct.
+/// Look-aheads that are always wrong soon cause few loads.
 #[test]
 fn wrong_predictions_cost_less_and_less() {
-    let mut e = Engine::new(48, Attention { policy: Scoring::Quest, ..Attention::default() });
+    let mut e = Engine::new(48);
     let mut loads = Vec::new();
-    for step in 1..=180u64 {
-        let right = step > 120;
+    for step in 1..=110u64 {
         e.w.ok(0, Request::Step { lane: 0, step, seqs: &[0] });
+        // A slow link.
         e.w.eager = false;
         for plane in 0..PLANES {
-            let guess = |plane: u16| {
-                (0..10).map(|i| 3 + (step as u32 * 10 + u32::from(plane) * 5 + i) % 58).collect::<Vec<u32>>()
-            };
             if plane + 1 < PLANES {
-                e.scores(ScoreKind::Ahead, plane + 1, step, &guess(plane + 1));
+                let guess = |i: u32| 3 + (step as u32 * 10 + u32::from(plane + 1) * 5 + i) % 58;
+                e.scores(ScoreKind::Ahead, plane + 1, step, &(0..10).map(guess).collect::<Vec<_>>());
             }
-            let wanted = if right { guess(plane) } else { vec![3, 4, 5] };
-            let there: Vec<u32> = wanted.iter().copied().filter(|&i| e.resident(i as usize, plane)).collect();
+            let there: Vec<u32> = (3..6).filter(|&i| e.resident(i as usize, plane)).collect();
             e.scores(ScoreKind::Mass, plane, step, &there);
             for _ in 0..200 {
                 e.w.now += 20;
@@ -345,50 +329,34 @@ fn wrong_predictions_cost_less_and_less() {
         e.w.ok(0, Request::StepEnd { lane: 0, step });
         loads.push(e.w.core.counters().attention_loads);
     }
-    let between = |from: usize, to: usize| loads[to] - loads[from];
-    let (first, wrong, right) = (between(0, 20), between(90, 110), between(150, 170));
-    assert!(2 * wrong < first, "{wrong} loads in 20 steps, {first} at first");
-    assert!(2 * right > 3 * wrong, "{right} loads in 20 steps that are right, {wrong} in such that are wrong");
+    assert!(loads[0] > 0, "the first look-aheads are believed");
+    let (late, named) = (loads[109] - loads[89], 20 * 10 * (u64::from(PLANES) - 1));
+    assert!(4 * late < named, "{late} loads in 20 steps, in which {named} pages were named");
 }
 
-/// A sequence reads all pages of an attached block, so a block with missing pages is not published.
+/// Pages that attention did not need stay readable: an exact reader gets all of them as they were written.
 #[test]
-fn what_was_given_up_for_good_is_told_and_not_published() {
-    let mut e = Engine::new(48, Attention { drop: true, ..Attention::default() });
+fn what_was_demoted_is_read_again_with_its_contents() {
+    let mut e = Engine::new(48);
     (0..24).for_each(|_| _ = e.step(wandering));
-    let hashes: Vec<u128> = (1..=64).map(|i| i << 64 | i).collect();
-    let publish = |first: usize, end: usize| {
-        let parent = if first == 0 { 0 } else { hashes[first - 1] };
-        Request::Publish { seq: 0, first: first as u32, parent, hashes: &hashes[first..end], level: Level::Published }
-    };
-    e.w.ok(0, publish(0, 1));
-    assert_eq!(e.w.call(0, publish(1, 64)).status, Status::NotAdmitted);
-    // A page that a fault requests is resident with the written contents, or reported as lost.
+    let c = e.w.core.counters();
+    assert_eq!((c.pages_discarded, c.pages_lost), (0, 0));
     e.w.ok(0, Request::Contract { seq: 0, contract: Contract::Exact });
-    let mut lost = 0;
     for (index, (block, contents)) in e.pages.clone().iter().enumerate() {
         for plane in 0..PLANES {
             let fault = Request::Fault { lane: 0, use_pos: 0, seq: 0, index: index as u32, plane, whole: false };
-            match e.w.call(0, fault).status {
-                Status::Ok => assert_eq!(e.w.read(0, *block, plane), Some(contents[usize::from(plane)])),
-                status => {
-                    assert_eq!((status, e.w.read(0, *block, plane)), (Status::Lost, None));
-                    assert!((1..62).contains(&index), "sinks and recency stay");
-                    lost += 1;
-                }
-            }
+            e.w.ok(0, fault);
+            assert_eq!(e.w.read(0, *block, plane), Some(contents[usize::from(plane)]));
         }
     }
-    assert_eq!((lost, e.w.core.counters().pages_discarded), (e.w.core.counters().pages_discarded, lost));
-    assert!(lost > 0);
-    let blocks = e.w.ok(0, Request::Fork { parent: 0, child: 1 });
-    assert_eq!(blocks.value, 64, "a fork has the same holes");
     e.w.core.check().unwrap();
+    e.w.ok(0, Request::SeqDrop { seq: 0 });
+    assert!(e.w.core.check().is_ok() && e.w.core.occupancy().blocks == 0);
 }
 
 /// More new pages than a ranking may request before a link is measured.
 fn asks_within_its_quota() {
-    let mut e = Engine::new(60, Attention::default());
+    let mut e = Engine::new(60);
     let elsewhere = |step: u64| (0..12).map(|i| 2 + (step as u32 * 17 + i) % 60).collect::<Vec<u32>>();
     (0..16).for_each(|_| _ = e.step(|_, step| elsewhere(step)));
     let before = e.w.core.counters().attention_loads;
@@ -399,9 +367,7 @@ fn asks_within_its_quota() {
 
 /// If the pages of a sequence fit again, the steps load them, not the predictions.
 fn ranks_nothing_where_everything_fits() {
-    let mut cfg = config((0..PLANES).map(|_| full(1000)).collect());
-    cfg.policy.attention = Attention::default();
-    let mut w = World::new(cfg);
+    let mut w = World::new(config((0..PLANES).map(|_| full(1000)).collect()));
     w.attach(0, 1, &[220]);
     w.ok(0, Request::Tier0Resize { class: 0, frames: 48 });
     w.ok(0, Request::SeqCreate { seq: 0 });
@@ -418,9 +384,7 @@ fn ranks_nothing_where_everything_fits() {
 
 /// Beside a step that reads its whole sequence, predictions use the remaining frames.
 fn leaves_what_a_running_step_needs() {
-    let mut cfg = config((0..PLANES).map(|_| full(1000)).collect());
-    cfg.policy.attention = Attention::default();
-    let mut w = World::new(cfg);
+    let mut w = World::new(config((0..PLANES).map(|_| full(1000)).collect()));
     w.attach(0, 2, &[80]);
     w.ok(0, Request::SeqCreate { seq: 1 });
     let other = w.fill(0, 1, 8, PLANES);

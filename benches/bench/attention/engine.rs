@@ -4,8 +4,8 @@
 use super::super::{BenchError, percentile};
 use super::model::{Decoder, Told};
 use crate::replay::machine::{Bandwidths, Machine, space};
-use kvtide_tiering::api::{Attention, Contract, Event, Request, ScoreKind};
-use kvtide_tiering::predict::{Config, Fresh, Pages, Predictor, Seen};
+use kvtide_tiering::api::{Contract, Event, Request, ScoreKind};
+use kvtide_tiering::predict::{Fresh, Pages, Predictor, Seen};
 use std::time::{Duration, Instant};
 
 /// Bytes of a page: 64 tokens of one layer of an 8B model.
@@ -117,13 +117,12 @@ impl Engine {
             frames,
             Bandwidths { host: HOST_GBPS, nvme: 1.0 },
         )?;
-        let config = Config { scoring: Attention::default().policy };
         Ok(Engine {
             machine,
             fits: frames >= pages * planes as u32,
             decoder: Decoder::new(planes, pages as usize),
             fresh: vec![Fresh::default(); planes],
-            predictor: Predictor::new(planes, (pages + CHUNK) as usize, pages as usize, config),
+            predictor: Predictor::new(planes, (pages + CHUNK) as usize, pages as usize),
             planes,
             blocks: Vec::with_capacity(pages as usize),
             read: vec![false; pages as usize],

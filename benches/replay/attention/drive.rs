@@ -10,7 +10,6 @@ use super::scores::Scores;
 use super::sequence::{LANE, SEQ, SESSION, Sequence, Setup};
 use super::stats::Stats;
 use kvtide_tiering::api::{Contract, Event, Request, ScoreKind};
-use kvtide_tiering::predict::Estimate;
 
 /// Last sealed pages of a sequence that an engine always reads.
 const RECENT: usize = 2;
@@ -40,7 +39,7 @@ pub(super) struct Known<'a> {
 }
 
 /// Replay a trace.
-pub(super) fn replay(known: Known<'_>, setup: Setup, what: &str) -> Result<Outcome, ReplayError> {
+pub(super) fn replay(known: Known<'_>, setup: Setup) -> Result<Outcome, ReplayError> {
     let trace = known.trace;
     let permille = (setup.budget_percent * 10.0).round().clamp(1.0, 1000.0) as u16;
     let mut engine = Engine {
@@ -57,7 +56,7 @@ pub(super) fn replay(known: Known<'_>, setup: Setup, what: &str) -> Result<Outco
         stall_ns: 0,
     };
     let before = engine.sequence.moved();
-    let mut progress = Progress::new(what, trace.steps as u64);
+    let mut progress = Progress::new("approx", trace.steps as u64);
     for step in 0..trace.steps {
         if step % TELL == 0 {
             progress.at(step as u64);
@@ -104,8 +103,7 @@ impl Engine<'_> {
             self.read.resize(pages, false);
             self.wait_for_needed(step, plane, position)?;
             self.look(step, plane);
-            let asked = Estimate::of(self.setup.scoring) != Estimate::None;
-            if asked && plane + 1 < trace.planes {
+            if plane + 1 < trace.planes {
                 let shares = self.known.estimates.at(step, plane + 1, true, pages);
                 self.scores.of(shares);
                 self.tell(number, plane + 1, ScoreKind::Ahead)?;
@@ -115,10 +113,8 @@ impl Engine<'_> {
             self.sequence.machine.advance(self.sequence.machine.now_ns() + half)?;
             self.sequence.machine.at(Some(position))?;
             self.sequence.machine.advance(self.sequence.machine.now_ns() + self.setup.plane_ns - half)?;
-            if asked {
-                self.scores.of(self.known.estimates.at(step, plane, false, pages));
-                self.tell(number, plane, ScoreKind::Query)?;
-            }
+            self.scores.of(self.known.estimates.at(step, plane, false, pages));
+            self.tell(number, plane, ScoreKind::Query)?;
             self.scores.of_read(trace, (step, plane), &self.read);
             self.tell(number, plane, ScoreKind::Mass)?;
         }

@@ -1,35 +1,9 @@
-//! Estimates of digests for a trace's queries: each page's share of a plane's attention, as reported by an agent. They come from
-//! the shipped sketches, and for prior work from its own digests.
+//! Estimates of the shipped sketches for a trace's queries: each page's share of a plane's attention, as reported by an agent.
 
 use super::super::ReplayError;
 use super::super::progress::Progress;
 use super::super::trace::Attention;
-use half::f16;
-use kvtide_tiering::api::Scoring;
-use kvtide_tiering::predict::Estimate;
 use kvtide_wire::digest::sketch;
-
-/// Type of digest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Digest {
-    /// The sketch used by kvtide.
-    Sketch,
-    /// Channelwise minimum and maximum, as in Quest.
-    Box,
-    /// Channelwise mean and mean distance from it, as in ArkVale.
-    Ball,
-}
-
-impl Digest {
-    /// Return the digest type of a policy.
-    pub(super) fn of(scoring: Scoring) -> Digest {
-        match Estimate::of(scoring) {
-            Estimate::Box => Digest::Box,
-            Estimate::Ball => Digest::Ball,
-            Estimate::Sketch | Estimate::None => Digest::Sketch,
-        }
-    }
-}
 
 /// Estimated shares of every page at every step and plane.
 pub(super) struct Estimates {
@@ -49,8 +23,8 @@ impl Estimates {
     }
 
     /// Compute the estimates for all queries of a trace.
-    pub(super) fn new(trace: &Attention, page_bytes: u32, digest: Digest) -> Result<Estimates, ReplayError> {
-        let mut book = Book::new(trace, page_bytes, digest)?;
+    pub(super) fn new(trace: &Attention, page_bytes: u32) -> Result<Estimates, ReplayError> {
+        let mut book = Book::new(trace, page_bytes)?;
         let size = trace.steps * trace.planes * trace.pages;
         let (planes, pages) = (trace.planes, trace.pages);
         let digest_bytes = book.stride * trace.kv_heads;
@@ -75,7 +49,6 @@ impl Estimates {
 
 /// The digests of a trace's pages.
 struct Book {
-    digest: Digest,
     /// Bytes of one digest.
     stride: usize,
     /// By plane, page, KV head; whole pages only.
@@ -86,47 +59,21 @@ struct Book {
     keys: Vec<f32>,
 }
 
-/// Write two numbers per channel, as f16, computed from its column of the keys.
-fn pairs(keys: &[f32], channels: usize, out: &mut [u8], of: fn(&[f32]) -> (f32, f32)) {
-    let mut column = Vec::with_capacity(keys.len() / channels);
-    for (channel, out) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-        column.clear();
-        column.extend(keys.iter().skip(channel).step_by(channels));
-        let (first, second) = of(&column);
-        let [[a, b], [c, d]] = [first, second].map(|number| f16::from_f32(number).to_le_bytes());
-        *out = [a, b, c, d];
-    }
-}
-
-/// Return minimum and maximum.
-fn ends(column: &[f32]) -> (f32, f32) {
-    column.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(least, most), key| (least.min(*key), most.max(*key)))
-}
-
-/// Return the mean and the mean distance from it.
-fn centre(column: &[f32]) -> (f32, f32) {
-    let mean = column.iter().sum::<f32>() / column.len() as f32;
-    (mean, column.iter().map(|key| (key - mean).abs()).sum::<f32>() / column.len() as f32)
-}
-
 fn refused(error: kvtide_wire::Error) -> ReplayError {
     ReplayError::Odd(format!("digests of this trace: {error}"))
 }
 
 impl Book {
-    fn new(trace: &Attention, page_bytes: u32, digest: Digest) -> Result<Book, ReplayError> {
+    fn new(trace: &Attention, page_bytes: u32) -> Result<Book, ReplayError> {
         let (channels, tokens) = (trace.head_dim, trace.page_tokens);
         let token_bytes = page_bytes as usize / (trace.kv_heads * tokens);
         let groups = sketch::groups(channels, tokens, token_bytes);
-        if digest == Digest::Sketch && groups == 0 {
+        if groups == 0 {
             let expected = "pages of which 5 % hold a digest".into();
             return Err(ReplayError::Setting { what: "the page size", value: page_bytes.to_string(), expected });
         }
-        let stride = match digest {
-            Digest::Sketch => sketch::bytes(channels, groups),
-            Digest::Box | Digest::Ball => 2 * 2 * channels,
-        };
-        let mut scratch = vec![0.0; sketch::scratch(tokens, channels, groups.max(1))];
+        let stride = sketch::bytes(channels, groups);
+        let mut scratch = vec![0.0; sketch::scratch(tokens, channels, groups)];
         let mut bytes = vec![0; trace.planes * trace.pages * trace.kv_heads * stride];
         let mut keys = Vec::new();
         let whole = (trace.context_start + trace.steps) / tokens;
@@ -136,16 +83,12 @@ impl Book {
                     trace.keys(plane, head, page, &mut keys);
                     let at = ((plane * trace.pages + page) * trace.kv_heads + head) * stride;
                     let out = &mut bytes[at..at + stride];
-                    match digest {
-                        Digest::Sketch => sketch::build(&keys, channels, &mut scratch, out).map_err(refused)?,
-                        Digest::Box => pairs(&keys, channels, out, ends),
-                        Digest::Ball => pairs(&keys, channels, out, centre),
-                    }
+                    sketch::build(&keys, channels, &mut scratch, out).map_err(refused)?;
                 }
             }
         }
         let (queries, sums, rows) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Book { digest, stride, bytes, queries, sums, rows, keys })
+        Ok(Book { stride, bytes, queries, sums, rows, keys })
     }
 
     /// Return each page's share for one step's query: the softmax over pages of each query head, averaged over heads.
@@ -195,26 +138,7 @@ impl Book {
     ) -> Result<(), ReplayError> {
         let at = ((plane * trace.pages + page) * trace.kv_heads + head) * self.stride;
         let digest = &self.bytes[at..at + self.stride];
-        match self.digest {
-            Digest::Sketch => {
-                sketch::score(queries, trace.head_dim, digest, trace.softmax_scale, &mut self.sums).map_err(refused)
-            }
-            Digest::Box | Digest::Ball => {
-                for (sum, query) in self.sums.iter_mut().zip(queries.chunks_exact(trace.head_dim)) {
-                    let pairs = query.iter().zip(digest.as_chunks::<4>().0);
-                    let most = pairs.map(|(q, &[a, b, c, d])| {
-                        let (first, second) =
-                            (f16::from_le_bytes([a, b]).to_f32(), f16::from_le_bytes([c, d]).to_f32());
-                        match self.digest {
-                            Digest::Box => (q * first).max(q * second),
-                            _ => q * first + q.abs() * second,
-                        }
-                    });
-                    *sum = trace.softmax_scale * most.sum::<f32>();
-                }
-                Ok(())
-            }
-        }
+        sketch::score(queries, trace.head_dim, digest, trace.softmax_scale, &mut self.sums).map_err(refused)
     }
 
     /// Return the score of the unsealed page from its keys, which the engine has.
@@ -226,10 +150,7 @@ impl Book {
             let score = |key: &[f32]| trace.softmax_scale * key.iter().zip(query).map(|(k, q)| k * q).sum::<f32>();
             let scores = || self.keys.chunks_exact(trace.head_dim).take(tokens).map(score);
             let most = scores().fold(f32::NEG_INFINITY, f32::max);
-            *sum = match self.digest {
-                Digest::Sketch => most + scores().map(|score| (score - most).exp()).sum::<f32>().ln(),
-                Digest::Box | Digest::Ball => most,
-            };
+            *sum = most + scores().map(|score| (score - most).exp()).sum::<f32>().ln();
         }
     }
 }

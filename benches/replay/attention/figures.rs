@@ -20,7 +20,7 @@ pub(super) struct Plane {
     pub(super) pages: f64,
 }
 
-/// The figures of one policy.
+/// The figures of a replay.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Figures {
     pub(super) planes: Vec<Plane>,
@@ -37,7 +37,7 @@ pub(super) struct Figures {
     digest_percent: f64,
 }
 
-/// Values common to all policies.
+/// Sizes from which figures are computed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     /// Bytes of a page on a link, and of a page in the trace.
@@ -142,6 +142,67 @@ impl Figures {
             "planes": self.planes.iter().map(plane).collect::<Vec<_>>(),
         })
     }
+
+    /// Format a table: planes and summary, and bytes moved with `exact`. Writing to a string cannot fail.
+    pub(super) fn table(&self, exact: &Result<Exact, ReplayError>) -> String {
+        let mut text = String::from("approx          ");
+        for word in ["tier 0", "oracle", "last step", "true query", "of oracle", "pages"] {
+            let _ = write!(text, "{word:>12}");
+        }
+        text.push('\n');
+        let mut line = |what: String, plane: Plane| {
+            let share = plane.mass_recall / plane.oracle.max(f64::MIN_POSITIVE);
+            let _ = write!(text, "{what:<16}");
+            for value in [plane.mass_recall, plane.oracle, plane.last_step, plane.true_query, share] {
+                let _ = write!(text, "{value:>12.4}");
+            }
+            let _ = writeln!(text, "{:>12.1}", plane.pages);
+        };
+        for (number, plane) in self.planes.iter().enumerate() {
+            line(format!("  plane {number}"), *plane);
+        }
+        let mean = Plane {
+            mass_recall: self.mean(|plane| plane.mass_recall),
+            oracle: self.mean(|plane| plane.oracle),
+            last_step: self.mean(|plane| plane.last_step),
+            true_query: self.mean(|plane| plane.true_query),
+            pages: self.mean(|plane| plane.pages),
+        };
+        line("  mean".into(), mean);
+        let (of_oracle, worst) = self.of_oracle();
+        let _ = writeln!(
+            text,
+            "  of the oracle's mass: mean {of_oracle:.4}, worst plane {worst:.4}; missed {} than with the last step's pages, \
+            mean over planes {}\n  coverage {:.3}, precision {:.3}, late {:.4}; prefetched {} bytes, wasted {}; from NVMe {}\n  \
+            stall {:.3} us per token of {:.1} us; {} pages waited for; digests take {:.2} % of a page",
+            less(self.missed_less()),
+            less(self.missed_less_by_plane()),
+            self.coverage,
+            self.precision,
+            self.late,
+            self.prefetched_bytes,
+            self.wasted_bytes,
+            self.nvme_read_bytes,
+            self.stall_us_per_token,
+            self.step_us,
+            self.demanded_pages,
+            self.digest_percent,
+        );
+        let _ = match exact {
+            Ok(exact) => writeln!(
+                text,
+                "exact           {} bytes to tier 0, {:.3} of the minimum of a cyclic scan ({}); from NVMe {}; stall {:.3} us per \
+                token",
+                exact.bytes,
+                exact.ratio(),
+                exact.optimum_bytes,
+                exact.nvme_read_bytes,
+                exact.stall_us_per_token,
+            ),
+            Err(error) => writeln!(text, "exact           failed: {error}"),
+        };
+        text
+    }
 }
 
 fn exact_json(exact: &Result<Exact, ReplayError>) -> Value {
@@ -161,69 +222,4 @@ fn exact_json(exact: &Result<Exact, ReplayError>) -> Value {
 fn less(part: f64) -> String {
     let percent = (part.abs() * 1000.0).round() / 10.0;
     format!("{percent:.1} % {}", if part < 0.0 { "more" } else { "less" })
-}
-
-/// Format a table: planes and summary of each policy, and bytes moved with `exact`. Writing to a string cannot fail.
-pub(super) fn table(rows: &[(&str, Figures)], exact: &Result<Exact, ReplayError>) -> String {
-    let mut text = String::new();
-    for (name, figures) in rows {
-        let head = ["tier 0", "oracle", "last step", "true query", "of oracle", "pages"];
-        let _ = write!(text, "{name:<16}");
-        for word in head {
-            let _ = write!(text, "{word:>12}");
-        }
-        text.push('\n');
-        let mut line = |what: String, plane: Plane| {
-            let share = plane.mass_recall / plane.oracle.max(f64::MIN_POSITIVE);
-            let _ = write!(text, "{what:<16}");
-            for value in [plane.mass_recall, plane.oracle, plane.last_step, plane.true_query, share] {
-                let _ = write!(text, "{value:>12.4}");
-            }
-            let _ = writeln!(text, "{:>12.1}", plane.pages);
-        };
-        for (number, plane) in figures.planes.iter().enumerate() {
-            line(format!("  plane {number}"), *plane);
-        }
-        let mean = Plane {
-            mass_recall: figures.mean(|plane| plane.mass_recall),
-            oracle: figures.mean(|plane| plane.oracle),
-            last_step: figures.mean(|plane| plane.last_step),
-            true_query: figures.mean(|plane| plane.true_query),
-            pages: figures.mean(|plane| plane.pages),
-        };
-        line("  mean".into(), mean);
-        let (of_oracle, worst) = figures.of_oracle();
-        let _ = writeln!(
-            text,
-            "  of the oracle's mass: mean {of_oracle:.4}, worst plane {worst:.4}; missed {} than with the last step's pages, \
-            mean over planes {}\n  coverage {:.3}, precision {:.3}, late {:.4}; prefetched {} bytes, wasted {}; from NVMe {}\n  \
-            stall {:.3} us per token of {:.1} us; {} pages waited for; digests take {:.2} % of a page",
-            less(figures.missed_less()),
-            less(figures.missed_less_by_plane()),
-            figures.coverage,
-            figures.precision,
-            figures.late,
-            figures.prefetched_bytes,
-            figures.wasted_bytes,
-            figures.nvme_read_bytes,
-            figures.stall_us_per_token,
-            figures.step_us,
-            figures.demanded_pages,
-            figures.digest_percent,
-        );
-    }
-    let _ = match exact {
-        Ok(exact) => writeln!(
-            text,
-            "exact           {} bytes to tier 0, {:.3} of the minimum of a cyclic scan ({}); from NVMe {}; stall {:.3} us per \
-            token",
-            exact.bytes,
-            exact.ratio(),
-            exact.optimum_bytes,
-            exact.nvme_read_bytes,
-            exact.stall_us_per_token,
-        ),
-        Err(error) => writeln!(text, "exact           failed: {error}"),
-    };
-    text
 }

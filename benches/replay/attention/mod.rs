@@ -1,4 +1,4 @@
-//! `kvtide replay attention`: share of a decoder's attention in tier 0 at the time of use, by policy, compared with baselines.
+//! `kvtide replay attention`: share of a decoder's attention in tier 0 at the time of use, compared with baselines.
 
 mod baseline;
 mod drive;
@@ -15,13 +15,11 @@ use super::trace::{Attention, attention::BYTES_MAX};
 use super::{ReplayError, Told, chart, gbps, open, percent};
 use baseline::{Baselines, Oracle, room};
 use drive::{Known, NEEDED};
-use estimates::{Digest, Estimates};
+use estimates::Estimates;
 use exact::Exact;
 use figures::{Figures, Sizes};
 use kvtide_daemon::output;
-use kvtide_tiering::api::Scoring;
 use sequence::Setup;
-use serde_json::{Map, Value};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -36,12 +34,6 @@ pub(super) struct Args {
     /// A trace of attention, as safetensors (docs/design/prefetch.md)
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
-    /// Policy that ranks pages
-    #[arg(long, value_name = "NAME", default_value = "attention", value_parser = Scoring::ALL.map(Scoring::name))]
-    policy: String,
-    /// Run every policy
-    #[arg(long, conflicts_with = "policy")]
-    all: bool,
     /// Pages that fit in tier 0, including the tails, in percent of the pages of the step
     #[arg(long, value_name = "PERCENT", default_value_t = 12.5, value_parser = percent)]
     capacity_percent: f64,
@@ -92,40 +84,27 @@ pub(super) fn run(args: &Args) -> Result<Told, ReplayError> {
     check_capacity(&trace, args.capacity_percent)?;
     let bandwidths = Bandwidths { host: args.host_gbps, nvme: args.nvme_gbps };
     let oracle = Oracle::new(&trace, args.capacity_percent);
-    let chosen = || Scoring::ALL.into_iter().filter(|scoring| args.all || scoring.name() == args.policy);
-    let mut asked: Vec<(Digest, Estimates)> = Vec::new();
-    for digest in chosen().map(Digest::of) {
-        if asked.iter().all(|(known, _)| *known != digest) {
-            asked.push((digest, Estimates::new(&trace, own_bytes, digest)?));
-        }
-    }
+    let estimates = Estimates::new(&trace, own_bytes)?;
     // 10^9 bytes a second is one byte a nanosecond.
     let oracle_ns = oracle.moves() as f64 * f64::from(page_bytes) / args.host_gbps;
     let plane_ns = args.plane_us.map_or(oracle_ns, |us| us * 1000.0).ceil().max(1.0) as u64;
     let (capacity_percent, host_percent) = (args.capacity_percent, args.host_percent);
     let budget_percent = args.budget_percent.unwrap_or(2.0 * capacity_percent).min(100.0);
-    let setup =
-        |scoring| Setup { scoring, budget_percent, capacity_percent, host_percent, bandwidths, page_bytes, plane_ns };
-    // `exact` does not rank pages, so its transfers are independent of the policy.
-    let exact = exact::replay(&trace, setup(Scoring::default()));
-    let mut rows: Vec<(&str, Figures)> = Vec::new();
-    for scoring in chosen() {
-        let Some((_, estimates)) = asked.iter().find(|(digest, _)| *digest == Digest::of(scoring)) else { continue };
-        let setup = setup(scoring);
-        let outcome = drive::replay(Known { trace: &trace, oracle: &oracle, estimates }, setup, scoring.name())?;
-        let baselines = Baselines::new(&trace, &oracle, estimates, args.capacity_percent);
-        let sizes = Sizes { page_bytes, own_bytes, digest_bytes: estimates.digest_bytes, plane_ns };
-        rows.push((scoring.name(), Figures::of(&outcome, &baselines, sizes)));
-    }
+    let setup = Setup { budget_percent, capacity_percent, host_percent, bandwidths, page_bytes, plane_ns };
+    let exact = exact::replay(&trace, setup);
+    let outcome = drive::replay(Known { trace: &trace, oracle: &oracle, estimates: &estimates }, setup)?;
+    let baselines = Baselines::new(&trace, &oracle, &estimates, capacity_percent);
+    let sizes = Sizes { page_bytes, own_bytes, digest_bytes: estimates.digest_bytes, plane_ns };
+    let figures = Figures::of(&outcome, &baselines, sizes);
     if let Some(path) = &args.chart {
-        draw(path, &rows, capacity_percent)?;
+        draw(path, &figures, capacity_percent)?;
     }
-    Ok(tell(args, &rows, &exact))
+    Ok(tell(args, &figures, &exact))
 }
 
 /// Return the figures, and the error if some are missing.
-fn tell(args: &Args, rows: &[(&str, Figures)], exact: &Result<Exact, ReplayError>) -> Told {
-    let text = if args.json { json(args, rows, exact) } else { figures::table(rows, exact) };
+fn tell(args: &Args, figures: &Figures, exact: &Result<Exact, ReplayError>) -> Told {
+    let text = if args.json { output::json_line(&figures.json(exact)) } else { figures.table(exact) };
     Told { text, failed: exact.as_ref().err().map(|error| format!("exact: {error}")) }
 }
 
@@ -166,29 +145,17 @@ fn bytes_of(trace: &Attention, factors: &[usize]) -> Result<u32, ReplayError> {
     })
 }
 
-/// Return one object; with --all, by policy.
-fn json(args: &Args, rows: &[(&str, Figures)], exact: &Result<Exact, ReplayError>) -> String {
-    let mut each = rows.iter().map(|(name, figures)| (name.to_string(), figures.json(exact)));
-    let whole: Value = match args.all {
-        true => each.collect::<Map<_, _>>().into(),
-        false => each.next().map_or(Value::Null, |(_, figures)| figures),
-    };
-    output::json_line(&whole)
-}
-
-fn draw(path: &Path, rows: &[(&str, Figures)], capacity_percent: f64) -> Result<(), ReplayError> {
-    let line = |name: &str, figures: &Figures, of: fn(&figures::Plane) -> f64| {
+fn draw(path: &Path, figures: &Figures, capacity_percent: f64) -> Result<(), ReplayError> {
+    let line = |name: &str, bound: bool, of: fn(&figures::Plane) -> f64| {
         let points = figures.planes.iter().enumerate().map(|(plane, figure)| (plane as f64, of(figure))).collect();
-        Line { name: name.into(), points, bound: false }
+        Line { name: name.into(), points, bound }
     };
-    let mut lines: Vec<Line> = Vec::new();
-    if let Some((_, first)) = rows.first() {
-        lines.push(line("oracle", first, |plane| plane.oracle));
-        lines.push(line("last step's pages", first, |plane| plane.last_step));
-        lines.push(line("true query's digests", first, |plane| plane.true_query));
-    }
-    lines.iter_mut().for_each(|line| line.bound = true);
-    lines.extend(rows.iter().map(|(name, figures)| line(name, figures, |plane| plane.mass_recall)));
+    let lines = [
+        line("oracle", true, |plane| plane.oracle),
+        line("last step's pages", true, |plane| plane.last_step),
+        line("true query's digests", true, |plane| plane.true_query),
+        line("approx", false, |plane| plane.mass_recall),
+    ];
     chart::shares(path, &lines, capacity_percent).map_err(|why| ReplayError::Chart { path: path.into(), why })
 }
 
@@ -205,13 +172,12 @@ mod tests {
 
     #[test]
     fn what_exact_failed_of_is_told_beside_the_other_figures() {
-        let rows = [("attention", Figures::default())];
         for (words, fail) in
             [(&["replay", "TRACE"][..], true), (&["replay", "TRACE", "--json"], true), (&["replay", "TRACE"], false)]
         {
             let args = Line::try_parse_from(words).expect("a line that parses").args;
             let exact = if fail { Err(ReplayError::Odd("no progress".into())) } else { Ok(Exact::default()) };
-            let told = tell(&args, &rows, &exact);
+            let told = tell(&args, &Figures::default(), &exact);
             assert_eq!(told.text.contains("no progress"), fail, "{}", told.text);
             assert!(told.text.contains("coverage"), "{}", told.text);
             assert_eq!(told.failed.is_some_and(|why| why.contains("exact") && why.contains("no progress")), fail);

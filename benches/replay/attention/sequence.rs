@@ -4,7 +4,6 @@ use super::super::ReplayError;
 use super::super::machine::{Bandwidths, Machine, space};
 use super::super::trace::Attention;
 use super::baseline::room;
-use kvtide_tiering::api::Scoring;
 use kvtide_tiering::api::{Contract, Request, SpaceConfig};
 
 /// The only sequence, lane and session.
@@ -17,7 +16,6 @@ const CHUNK: usize = 4;
 /// Settings of a replay.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setup {
-    pub(super) scoring: Scoring,
     /// Tier 0, in percent of the pages of the step.
     pub(super) capacity_percent: f64,
     /// Budget of the contract: pages of a plane that a step may read, in percent.
@@ -127,6 +125,5 @@ fn config(trace: &Attention, setup: Setup) -> SpaceConfig {
         limits.nvme_bytes_max = limits.host_bytes_max;
         limits.host_bytes_max = u64::from(share + CHUNK as u32) * u64::from(setup.page_bytes) * trace.planes as u64;
     }
-    config.policy.attention.policy = setup.scoring;
     config
 }

@@ -206,8 +206,6 @@ pub(crate) fn policy(config: &Config) -> api::Policy {
         nvme_admission: config.nvme().map_or(Admission::All, |nvme| nvme.admission),
         nvme_bytes_per_day: config.nvme().and_then(NvmeTier::bytes_per_day).unwrap_or(0),
         attention: api::Attention {
-            policy: config.attention.policy,
-            drop: config.attention.drop,
             sinks: config.attention.sinks,
             recent: config.attention.recent,
             bandwidth_percent: config.attention.bandwidth_percent,

@@ -1,6 +1,6 @@
 //! Kinds of keys: how a value is written in the file, and which type it has in [`Config`](super::Config).
 
-use super::{Admission, Codec, FeatureUse, IoEngine, KeyKind, Scoring};
+use super::{Admission, Codec, FeatureUse, IoEngine, KeyKind};
 use kvtide_http::log;
 use kvtide_types::Eviction;
 use kvtide_types::{ByteSize, Capacity, Reserve};
@@ -74,7 +74,7 @@ macro_rules! choices {
     )*};
 }
 
-choices! { Admission Codec FeatureUse Eviction IoEngine KeyKind Reserve Scoring }
+choices! { Admission Codec FeatureUse Eviction IoEngine KeyKind Reserve }
 
 macro_rules! durations {
     ($($(#[$doc:meta])* $unit:ident: $from:ident, $as:ident;)*) => {$(

@@ -23,7 +23,7 @@ use std::path::PathBuf;
 
 pub use check::{Finding, Section, Severity, why_open};
 pub use error::ConfigError;
-pub use kvtide_types::{Admission, ByteSize, Capacity, Codec, FeatureUse, Human, IoEngine, Reserve, Scoring};
+pub use kvtide_types::{Admission, ByteSize, Capacity, Codec, FeatureUse, Human, IoEngine, Reserve};
 pub use machine::{CgroupLimit, Machine};
 pub use nvme::{KeyKind, KeySource, Place};
 pub use reference::{Key, keys, manual, reference};

@@ -9,7 +9,7 @@ use super::kinds::{
 };
 use super::origin::{Given, Origins, allowed};
 use super::section::{Effect, Row, Section, Setting, Shown, Table, join, key_name, key_range, key_shown, section};
-use super::{Admission, Codec, ConfigError, FeatureUse, IoEngine, KeyKind, Scoring};
+use super::{Admission, Codec, ConfigError, FeatureUse, IoEngine, KeyKind};
 use kvtide_tiering::api::Retention;
 use kvtide_types::{ByteSize, Capacity, Reserve};
 use kvtide_wire::layout;
@@ -271,12 +271,6 @@ section! {
     /// `[attention]`: which pages of `approx` sequences stay in tier 0.
     #[derive(Copy)]
     Attention, RawAttention {
-        /// Ranking of pages. "attention" uses all signals, weighted at run time. The others are published algorithms: "streaming" (first
-        /// and last pages), "h2o" (accumulated attention), "snapkv" (attention of the last queries), "quest" and "arkvale" (page
-        /// digests).
-        policy: Scoring = Scoring::Attention, effect Now;
-        /// false: demote pages that rank too low. true: drop them for good; nothing can read them again.
-        drop: bool = false, effect Now;
         /// First pages of a sequence that always stay in tier 0.
         // They attract attention from every query (StreamingLLM, arXiv 2309.17453). Agents wait for one.
         sinks: u16 = 1, range 1..=1024, effect Now;

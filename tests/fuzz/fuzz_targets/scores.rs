@@ -20,7 +20,7 @@ const SEQS: u32 = 2;
 const PLANES: u16 = 3;
 const CHECK_EVERY: u32 = 16;
 
-fn config(policy: Scoring, drop: bool) -> SpaceConfig {
+fn config() -> SpaceConfig {
     let plane = |kind| Plane { page_bytes: 512, kind };
     SpaceConfig {
         page_tokens: 1,
@@ -53,7 +53,7 @@ fn config(policy: Scoring, drop: bool) -> SpaceConfig {
             nvme_admission: Admission::All,
             nvme_bytes_per_day: 0,
             eviction: Eviction::Auto,
-            attention: Attention { policy, drop, ..Attention::default() },
+            attention: Attention::default(),
             retention: Retention::default(),
             scan_frames: 2,
             request_timeout_us: 1000,
@@ -161,8 +161,7 @@ fn scores(bytes: &mut Bytes<'_>, step: u64) -> Option<Scores> {
 
 fuzz_target!(|bytes: &[u8]| {
     let mut bytes = Bytes(bytes);
-    let policy = Scoring::ALL[usize::from(bytes.byte()) % Scoring::ALL.len()];
-    let mut world = World::new(config(policy, bytes.byte() % 4 == 0));
+    let mut world = World::new(config());
     let slots: Arc<[ScoreSlot]> = (0..SLOTS).map(|_| ScoreSlot::new()).collect();
     let mut writer = ScoreWriter::new(slots.clone());
     let mut areas = ScoreAreas::new(vec![ScoreReader::new(slots.clone())]);

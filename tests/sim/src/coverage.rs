@@ -158,8 +158,6 @@ kinds! {
     AttentionWasted => "attention: prefetch wasted",
     /// Some prefetched pages came too late.
     AttentionLate => "attention: prefetch late",
-    /// A step got an error for pages that had been dropped for good.
-    GivenUp => "attention: error for a page dropped for good",
     /// An engine announced that a sequence is about to end.
     EndTold => "sequence: announced end",
     /// The operator changed the policy.

@@ -3,9 +3,7 @@
 use crate::base::Rng;
 use crate::own::Own;
 use kvtide_format::SlotLayout;
-use kvtide_tiering::api::{
-    Admission, Attention, Eviction, Limits, Plane, PlaneKind, Policy, Retention, Scoring, SpaceConfig,
-};
+use kvtide_tiering::api::{Admission, Attention, Eviction, Limits, Plane, PlaneKind, Policy, Retention, SpaceConfig};
 use kvtide_wire::geometry::stride;
 
 /// Host frames of one slab in a simulation: few, so that slabs are often granted and returned.
@@ -52,8 +50,6 @@ pub struct Geometry {
     pub guarantees: u64,
     /// How often an engine requests another contract than exact, as a weight relative to its other actions.
     pub contracts: u32,
-    /// Allow policies to drop pages of `approx` sequences permanently.
-    pub drops: bool,
     /// Every page fits in every tier, so no request may be refused for lack of space.
     pub roomy: bool,
     /// Engines' use of their own memory.
@@ -144,8 +140,8 @@ impl Geometry {
             log_requests_max: rng.pick(&[1, 2, 4, 16]),
         };
         let limits = Limits { entries_max: limits.blocks_max + disk.slots * disk.slabs as u32, ..limits };
-        let drops = rng.chance(250);
-        let policy = draw_policy(rng, scan_frames, roomy, drops);
+        let former = rng.chance(250);
+        let policy = draw_policy(rng, scan_frames, roomy, former);
         let config = SpaceConfig { page_tokens, planes, shards, limits, policy };
         Geometry {
             config,
@@ -169,7 +165,6 @@ impl Geometry {
             // Drawn from a copy of the generator: episodes without guarantees stay as they were.
             guarantees: if !roomy && rng.clone().chance(250) { rng.clone().between(2, 20) } else { 0 },
             contracts: if deep && rng.chance(600) { 100 } else { rng.pick(&[0, 1, 20]) },
-            drops,
             roomy,
             own,
             // From a generator of its own: episodes without readers stay as they were.
@@ -204,7 +199,7 @@ impl Geometry {
     /// Return a policy that an operator might choose instead.
     pub fn other_policy(&self, rng: &mut Rng) -> Policy {
         let scan_frames = rng.between(1, u64::from(self.config.policy.scan_frames)) as u32;
-        draw_policy(rng, scan_frames, self.roomy, self.drops)
+        draw_policy(rng, scan_frames, self.roomy, false)
     }
 
     /// Return whether pages of some plane become unused while a sequence grows.
@@ -311,7 +306,7 @@ impl Disk {
     }
 }
 
-fn draw_policy(rng: &mut Rng, scan_frames: u32, roomy: bool, drops: bool) -> Policy {
+fn draw_policy(rng: &mut Rng, scan_frames: u32, roomy: bool, former: bool) -> Policy {
     let clean = rng.between(5, 40) as u8;
     let host = rng.between(40, 80) as u8;
     let host_clean = rng.between(0, 60) as u8;
@@ -329,13 +324,7 @@ fn draw_policy(rng: &mut Rng, scan_frames: u32, roomy: bool, drops: bool) -> Pol
         nvme_admission: Admission::All,
         nvme_bytes_per_day: 0,
         eviction: rng.pick(&Eviction::ALL),
-        attention: Attention {
-            policy: if rng.chance(500) { Scoring::Attention } else { rng.pick(&Scoring::ALL) },
-            drop: drops && rng.chance(800),
-            sinks: rng.between(1, 3) as u16,
-            recent: rng.between(2, 4) as u16,
-            bandwidth_percent: rng.between(1, 100) as u8,
-        },
+        attention: draw_attention(rng, former),
         retention: Retention {
             // A roomy space keeps everything that was published.
             ttl_us: if roomy || rng.chance(800) { 0 } else { rng.between(1_000, 1_000_000) },
@@ -348,6 +337,22 @@ fn draw_policy(rng: &mut Rng, scan_frames: u32, roomy: bool, drops: bool) -> Pol
         request_timeout_us: 200_000,
         lease_us_max: 600_000_000,
         lease_percent: 100,
+    }
+}
+
+/// Draw which pages stay in tier 0. Draws of settings that no longer exist are still made, one of them only if `former`, so that the
+/// other draws of a seed stay as they were.
+fn draw_attention(rng: &mut Rng, former: bool) -> Attention {
+    if !rng.chance(500) {
+        rng.bits();
+    }
+    if former {
+        rng.bits();
+    }
+    Attention {
+        sinks: rng.between(1, 3) as u16,
+        recent: rng.between(2, 4) as u16,
+        bandwidth_percent: rng.between(1, 100) as u8,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Configuration of a space: its planes, limits and policies.
 
-use super::{Admission, Eviction, Plane, Scoring};
+use super::{Admission, Eviction, Plane};
 use serde::{Deserialize, Serialize};
 
 /// Properties of a space that are fixed for its lifetime. Planes with equal `page_bytes` form a size class. Classes are numbered in
@@ -52,10 +52,6 @@ pub struct Limits {
 /// Which pages of `approx` sequences are kept in tier 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attention {
-    /// How pages are ranked.
-    pub policy: Scoring,
-    /// Drop pages that are not kept instead of demoting them. A dropped page without another reference cannot be read any more.
-    pub drop: bool,
     /// Number of first pages of a sequence that tier 0 always keeps; at least 1.
     pub sinks: u16,
     /// Number of last sealed pages of a sequence that tier 0 always keeps; at least 2.
@@ -66,7 +62,7 @@ pub struct Attention {
 
 impl Default for Attention {
     fn default() -> Self {
-        Attention { policy: Scoring::Attention, drop: false, sinks: 1, recent: 2, bandwidth_percent: 90 }
+        Attention { sinks: 1, recent: 2, bandwidth_percent: 90 }
     }
 }
 

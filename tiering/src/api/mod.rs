@@ -8,7 +8,7 @@ mod config;
 pub use config::{Attention, Limits, Policy, Retention, SpaceConfig};
 pub use kvtide_types::{
     Admission, Advice, BlockId, Cause, Contract, Eviction, FeedEvent, FrameId, HostFrame, IoClass, IoKind, Job, LaneId,
-    Level, NONE, Plane, PlaneKind, Request, ScoreKind, Scoring, SeqId, Status, Tier, Victim,
+    Level, NONE, Plane, PlaneKind, Request, ScoreKind, SeqId, Status, Tier, Victim,
 };
 use serde::{Deserialize, Serialize};
 

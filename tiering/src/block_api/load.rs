@@ -125,10 +125,8 @@ impl Core {
             return Sent::Never(self.sessions[usize::from(s)].ops[op].status);
         }
         if state.out_of_window() {
-            // Out of window: the lease's prefix does not need it. In a plane without windows the page was dropped for good. Who reads
-            // by hash keeps the block for readers of any prefix.
-            let left = self.geo.windowed.contains(&copy.plane) && !by_hash;
-            return if left { Sent::Yes } else { Sent::Never(Status::Lost) };
+            // The lease's prefix does not need it. A read by hash keeps the block for readers of any prefix.
+            return if by_hash { Sent::Never(Status::Lost) } else { Sent::Yes };
         }
         if state.host != NONE {
             if copy.engine == NONE {

@@ -3,7 +3,7 @@
 use super::fit::{Fit, Lesson};
 use super::float::{exp, exp_sum, ln};
 use super::page::{AHEAD, FLOOR, FRESH, IN_TURN, LAST, LEAST, OFTEN, Page, QUERY, Rates, UNSAID, fixed, real, share};
-use super::{Pages, ScoreKind, Scoring, Seen, TURNS};
+use super::{Pages, ScoreKind, Seen, TURNS};
 use serde::{Deserialize, Serialize};
 
 /// Pending query estimates of one sequence in one plane: the step with attention that has not been observed yet, and the estimate
@@ -11,19 +11,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Fresh(Option<(u64, i16)>);
 
-/// Configuration of a predictor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Config {
-    /// The ranking.
-    pub scoring: Scoring,
-}
-
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Plane {
+struct Plane {
     /// Fits without a look-ahead, and with one.
-    pub fits: [Fit; 2],
+    fits: [Fit; 2],
     /// Step of the latest look-ahead estimates.
-    pub ahead: Option<u64>,
+    ahead: Option<u64>,
     /// Number of observed steps.
     steps: u64,
     /// Moving average of the share of attention that moved to other pages from one step to the next; initially 1.
@@ -34,20 +27,17 @@ pub(super) struct Plane {
 /// position.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Predictor {
-    pub(super) config: Config,
-    pub(super) planes: Vec<Plane>,
+    planes: Vec<Plane>,
     /// Plane by plane, so that pages evaluated together are adjacent in memory.
-    pub(super) pages: Vec<Page>,
+    pages: Vec<Page>,
     /// Number of pages per plane.
-    pub(super) blocks: usize,
-    /// Shares accumulated (`h2o`) or pooled (`snapkv`), indexed as `pages`; empty otherwise.
-    pub(super) sums: Vec<f32>,
+    blocks: usize,
     /// Share that the current entry names, by position.
     named: Vec<i16>,
     /// Positions named by the current entry.
     named_at: Vec<u32>,
     /// Scratch: shares of those positions, or scores of the current pages; `estimates`: the digests' estimates of those.
-    pub(super) scores: Vec<f32>,
+    scores: Vec<f32>,
     estimates: Vec<f32>,
 }
 
@@ -70,13 +60,6 @@ const LEARN_EVERY_STABLE: u64 = 33;
 /// A lesson uses all pages predicted with at least this multiple of the mean share, and one in [`SAMPLE`] of the others.
 const WEIGHTY: f32 = 0.5;
 const SAMPLE: usize = 8;
-/// Number of queries over which `snapkv` pools.
-const WINDOW: f32 = 32.0;
-
-/// Return the number of sums that a ranking keeps.
-fn sums_of(config: Config, pages: usize) -> usize {
-    if matches!(config.scoring, Scoring::H2o | Scoring::SnapKv) { pages } else { 0 }
-}
 
 /// The attention of a step, as far as it is known.
 struct Step {
@@ -102,27 +85,16 @@ impl Step {
 impl Predictor {
     /// Create a predictor for block ids below `blocks_max` and sequences of at most `positions_max` blocks.
     #[must_use]
-    pub fn new(planes: usize, blocks_max: usize, positions_max: usize, config: Config) -> Predictor {
+    pub fn new(planes: usize, blocks_max: usize, positions_max: usize) -> Predictor {
         let plane = Plane { fits: [Fit::new(false), Fit::new(true)], ahead: None, steps: 0, turnover: 1.0 };
-        let pages = planes * blocks_max;
         Predictor {
-            config,
             planes: vec![plane; planes],
-            pages: vec![Page::UNSEEN; pages],
+            pages: vec![Page::UNSEEN; planes * blocks_max],
             blocks: blocks_max,
-            sums: vec![0.0; sums_of(config, pages)],
             named: vec![NOT_NAMED; positions_max],
             named_at: Vec::with_capacity(positions_max),
             scores: vec![0.0; positions_max],
             estimates: vec![0.0; positions_max],
-        }
-    }
-
-    /// Change the ranking. Observations stay, except sums, which start anew.
-    pub fn configure(&mut self, config: Config) {
-        if config != self.config {
-            self.config = config;
-            self.sums = vec![0.0; sums_of(config, self.pages.len())];
         }
     }
 
@@ -133,7 +105,7 @@ impl Predictor {
             + self.pages.capacity() * size_of::<Page>()
             + self.named.capacity() * size_of::<i16>()
             + self.named_at.capacity() * size_of::<u32>()
-            + (self.sums.capacity() + self.scores.capacity() + self.estimates.capacity()) * size_of::<f32>()
+            + (self.scores.capacity() + self.estimates.capacity()) * size_of::<f32>()
     }
 
     /// Learn from a plane's attention, or from the digests' estimates of it, for the evaluated pages. Blocks and positions out of
@@ -230,7 +202,6 @@ impl Predictor {
                 }
             }
         }
-        self.accumulate(plane, pages);
         self.planes[plane].steps += 1;
     }
 
@@ -282,28 +253,9 @@ impl Predictor {
         Step { scale: i32::from(scale), fresh: Some(fresh), rest, mean }
     }
 
-    /// Update the sums of `h2o` and `snapkv`: attention as it was read, without estimates.
-    fn accumulate(&mut self, plane: usize, pages: &Pages<'_>) {
-        if self.sums.is_empty() {
-            return;
-        }
-        let of = &mut self.sums[plane * self.blocks..][..self.blocks];
-        for (&block, &named) in pages.blocks.iter().zip(&self.named) {
-            let Some(sum) = of.get_mut(block as usize) else { continue };
-            let share = if named == NOT_NAMED { 0.0 } else { exp(real(named)) };
-            match self.config.scoring {
-                Scoring::H2o => *sum += share,
-                _ => *sum += (share - *sum) / WINDOW,
-            }
-        }
-    }
-
     /// Fit to the current step, from the state before it.
     fn learn(&mut self, plane: usize, pages: &Pages<'_>, number: u64, step: &Step) {
         let of = &self.planes[plane];
-        if self.config.scoring != Scoring::Attention {
-            return;
-        }
         // If there are look-aheads, one lesson in four goes to the fit without them.
         let ahead = of.ahead == Some(number) && of.steps / of.every() % 4 != 3;
         let mut scores = std::mem::take(&mut self.scores);
@@ -330,8 +282,22 @@ impl Predictor {
         self.planes[plane].fits[usize::from(ahead)].step(&lesson);
     }
 
+    /// Predict the natural logarithm of the share of each evaluated page of a plane's attention at `step`. The pages of `often`
+    /// come first in `scores`, which has room for all. The shares of a plane add up to 1, so they compare across planes.
+    pub fn rank(&self, plane: u16, step: u64, pages: &Pages<'_>, scores: &mut [f32]) {
+        let plane = usize::from(plane);
+        let count = pages.often.len() + pages.turn.len();
+        if plane >= self.planes.len() || scores.len() < count {
+            return;
+        }
+        let scores = &mut scores[..count];
+        let most = self.fitted(plane, pages, self.planes[plane].ahead == Some(step), scores);
+        let whole = most + ln(whole(scores, pages.often.len(), most));
+        scores.iter_mut().for_each(|score| *score -= whole);
+    }
+
     /// Compute w·x of the evaluated pages, and return the largest.
-    pub(super) fn fitted(&self, plane: usize, pages: &Pages<'_>, ahead: bool, scores: &mut [f32]) -> f32 {
+    fn fitted(&self, plane: usize, pages: &Pages<'_>, ahead: bool, scores: &mut [f32]) -> f32 {
         let of = &self.pages[plane * self.blocks..][..self.blocks];
         self.planes[plane].fits[usize::from(ahead)].scores(of, pages, scores)
     }
@@ -341,12 +307,8 @@ impl Predictor {
         if block as usize >= self.blocks {
             return;
         }
-        let at = usize::from(plane) * self.blocks + block as usize;
-        if let Some(page) = self.pages.get_mut(at) {
+        if let Some(page) = self.pages.get_mut(usize::from(plane) * self.blocks + block as usize) {
             *page = Page::UNSEEN;
-        }
-        if let Some(sum) = self.sums.get_mut(at) {
-            *sum = 0.0;
         }
     }
 
@@ -375,7 +337,7 @@ fn rest_of(seen: &Seen<'_>, pages: usize) -> i16 {
 
 /// Return the sum of exp(score − `most`) over all pages: the first `often` scores count once, the others [`TURNS`] times, for the
 /// pages that are not evaluated at this step.
-pub(super) fn whole(scores: &[f32], often: usize, most: f32) -> f32 {
+fn whole(scores: &[f32], often: usize, most: f32) -> f32 {
     exp_sum(&scores[..often], most) + TURNS as f32 * exp_sum(&scores[often..], most)
 }
 

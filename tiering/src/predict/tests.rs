@@ -24,7 +24,7 @@ fn all(blocks: &[u32]) -> Pages<'_> {
     Pages { blocks, often: &OFTEN[..blocks.len()], turn: &[] }
 }
 
-fn ranked(predictor: &mut Predictor, step: u64, blocks: &[u32]) -> Vec<f32> {
+fn ranked(predictor: &Predictor, step: u64, blocks: &[u32]) -> Vec<f32> {
     let mut scores = vec![f32::NAN; blocks.len()];
     predictor.rank(0, step, &all(blocks), &mut scores);
     scores
@@ -32,25 +32,23 @@ fn ranked(predictor: &mut Predictor, step: u64, blocks: &[u32]) -> Vec<f32> {
 
 #[test]
 fn what_was_read_ranks_first() {
-    for scoring in [Scoring::Attention, Scoring::H2o, Scoring::SnapKv] {
-        let mut predictor = Predictor::new(1, 16, 1024, Config { scoring });
-        let mut fresh = Fresh::default();
-        let pages: Vec<u32> = (0..16).rev().collect();
-        for step in 0..150 {
-            let seen = Seen { kind: ScoreKind::Mass, step, rest: 0.1, top: &[(5, -0.5), (9, -1.2)] };
-            predictor.observe(0, &all(&pages), seen, &mut fresh);
-        }
-        let scores = ranked(&mut predictor, 150, &pages);
-        assert_eq!(order(&scores)[..2], [5, 9], "{scoring:?}");
-        assert!(predictor.stable(0));
-        predictor.forget(0, pages[5]);
-        assert!(ranked(&mut predictor, 150, &pages)[5] < scores[9], "{scoring:?} did not forget the page");
+    let mut predictor = Predictor::new(1, 16, 1024);
+    let mut fresh = Fresh::default();
+    let pages: Vec<u32> = (0..16).rev().collect();
+    for step in 0..150 {
+        let seen = Seen { kind: ScoreKind::Mass, step, rest: 0.1, top: &[(5, -0.5), (9, -1.2)] };
+        predictor.observe(0, &all(&pages), seen, &mut fresh);
     }
+    let scores = ranked(&predictor, 150, &pages);
+    assert_eq!(order(&scores)[..2], [5, 9]);
+    assert!(predictor.stable(0));
+    predictor.forget(0, pages[5]);
+    assert!(ranked(&predictor, 150, &pages)[5] < scores[9], "it did not forget the page");
 }
 
 #[test]
 fn predicted_shares_add_up() {
-    let mut predictor = Predictor::new(1, 500, 1024, Config::default());
+    let mut predictor = Predictor::new(1, 500, 1024);
     let mut fresh = Fresh::default();
     let pages: Vec<u32> = (0..500).collect();
     for step in 0..20 {
@@ -60,7 +58,7 @@ fn predicted_shares_add_up() {
             Seen { kind: ScoreKind::Mass, step, rest: 0.5, top: &[(7, -1.0), (8, -2.0)] },
             &mut fresh,
         );
-        let sum: f32 = ranked(&mut predictor, step + 1, &pages).iter().map(|score| score.exp()).sum();
+        let sum: f32 = ranked(&predictor, step + 1, &pages).iter().map(|score| score.exp()).sum();
         assert!((sum - 1.0).abs() < 1e-3, "{sum}");
     }
 }
@@ -68,7 +66,7 @@ fn predicted_shares_add_up() {
 /// The attention of the plane jumps: only the look-ahead predicts the target.
 #[test]
 fn it_learns_whom_to_trust() {
-    let mut predictor = Predictor::new(1, 64, 1024, Config::default());
+    let mut predictor = Predictor::new(1, 64, 1024);
     let mut fresh = Fresh::default();
     let pages: Vec<u32> = (0..64).collect();
     let (mut caught, mut trials) = (0, 0);
@@ -79,7 +77,7 @@ fn it_learns_whom_to_trust() {
         predictor.observe(0, &all(&pages), Seen { kind: ScoreKind::Ahead, step, rest: 0.3, top: &ahead }, &mut fresh);
         if step >= 200 {
             trials += 1;
-            caught += u32::from(order(&ranked(&mut predictor, step, &pages))[0] == target as usize);
+            caught += u32::from(order(&ranked(&predictor, step, &pages))[0] == target as usize);
         }
         // Stable pages keep a larger share than history alone would give to the target.
         let seen = [(target, -0.9), (4, -2.0), (5, -2.2)];
@@ -87,14 +85,14 @@ fn it_learns_whom_to_trust() {
     }
     assert!(caught * 10 >= trials * 9, "{caught} of {trials} jumps");
     // Without a look-ahead the fit for that case ranks the stable pages first.
-    let blind = order(&ranked(&mut predictor, 400, &pages));
+    let blind = order(&ranked(&predictor, 400, &pages));
     assert!(blind[..3].contains(&4) && blind[..3].contains(&5), "{:?}", &blind[..5]);
 }
 
 /// There are no observations of a page that is not read: its digest provides the estimate.
 #[test]
 fn digests_speak_for_pages_that_are_not_read() {
-    let mut predictor = Predictor::new(1, 32, 1024, Config::default());
+    let mut predictor = Predictor::new(1, 32, 1024);
     let mut fresh = Fresh::default();
     let pages: Vec<u32> = (0..32).collect();
     for step in 0..100 {
@@ -108,7 +106,7 @@ fn digests_speak_for_pages_that_are_not_read() {
             &mut fresh,
         );
     }
-    let scores = ranked(&mut predictor, 100, &pages);
+    let scores = ranked(&predictor, 100, &pages);
     assert_eq!(order(&scores)[..2], [20, 3], "{scores:?}");
     let (share, wanted) = (scores[3].exp(), (-1.0f32).exp());
     assert!((share - wanted).abs() < 0.1, "{share} for {wanted}: it was read together with another page");
@@ -118,7 +116,7 @@ fn digests_speak_for_pages_that_are_not_read() {
 #[test]
 fn turns_are_enough_for_what_hardly_changes() {
     let blocks: Vec<u32> = (0..64).collect();
-    let mut predictors = [0, 1].map(|_| (Predictor::new(1, 64, 64, Config::default()), Fresh::default()));
+    let mut predictors = [0, 1].map(|_| (Predictor::new(1, 64, 64), Fresh::default()));
     let often: Vec<u32> = (0..8).collect();
     let mut scores = [vec![0.0; 64], vec![0.0; 64]];
     for step in 0..400u64 {
@@ -154,12 +152,12 @@ fn turns_are_enough_for_what_hardly_changes() {
 /// Without digests, a page that lost its rank is read again, so that its share is observed.
 #[test]
 fn nothing_starves() {
-    let mut predictor = Predictor::new(1, 16, 1024, Config::default());
+    let mut predictor = Predictor::new(1, 16, 1024);
     let mut fresh = Fresh::default();
     let pages: Vec<u32> = (0..16).collect();
     let mut read_at = [0u64; 16];
     for step in 1..3000 {
-        let best = order(&ranked(&mut predictor, step, &pages));
+        let best = order(&ranked(&predictor, step, &pages));
         let mut top: Vec<(u32, f32)> =
             best[..4].iter().map(|&at| (at as u32, if at < 3 { -1.2 } else { -6.0 })).collect();
         top.sort_unstable_by_key(|t| t.0);
@@ -171,43 +169,8 @@ fn nothing_starves() {
 }
 
 #[test]
-fn each_name_is_the_configuration_s() {
-    for scoring in Scoring::ALL {
-        assert_eq!(Scoring::from_name(scoring.name()), Some(scoring));
-    }
-    let mut predictor = Predictor::new(1, 8, 1024, Config { scoring: Scoring::Streaming });
-    assert_eq!(order(&ranked(&mut predictor, 0, &[0, 1, 2, 3, 4]))[..3], [0, 4, 3]);
-    for scoring in [Scoring::Quest, Scoring::ArkVale] {
-        let mut predictor = Predictor::new(1, 8, 1024, Config { scoring });
-        let mut fresh = Fresh::default();
-        let pages = [0, 1, 2, 3];
-        predictor.observe(
-            0,
-            &all(&pages),
-            Seen { kind: ScoreKind::Query, step: 0, rest: 0.1, top: &[(2, -0.1)] },
-            &mut fresh,
-        );
-        predictor.observe(
-            0,
-            &all(&pages),
-            Seen { kind: ScoreKind::Mass, step: 0, rest: 0.0, top: &[(1, -0.1)] },
-            &mut fresh,
-        );
-        assert_eq!(order(&ranked(&mut predictor, 1, &pages))[0], 2, "{scoring:?} ranks by the last query");
-        predictor.observe(
-            0,
-            &all(&pages),
-            Seen { kind: ScoreKind::Ahead, step: 1, rest: 0.1, top: &[(3, -0.1)] },
-            &mut fresh,
-        );
-        assert_eq!(order(&ranked(&mut predictor, 1, &pages))[0], 3, "{scoring:?} ranks by the look-ahead");
-        assert_eq!(order(&ranked(&mut predictor, 2, &pages))[0], 2, "an old look-ahead has no effect");
-    }
-}
-
-#[test]
 fn nonsense_changes_nothing_that_matters() {
-    let mut predictor = Predictor::new(1, 4, 1024, Config::default());
+    let mut predictor = Predictor::new(1, 4, 1024);
     let mut fresh = Fresh::default();
     let pages = [0, 9, 2];
     for step in [u64::MAX, 0, 1] {
@@ -219,7 +182,7 @@ fn nonsense_changes_nothing_that_matters() {
             predictor.observe(0, &all(&[]), Seen { kind, step: 0, rest: 0.0, top: &top }, &mut fresh);
         }
     }
-    assert!(ranked(&mut predictor, 0, &pages).iter().all(|s| s.is_finite()));
+    assert!(ranked(&predictor, 0, &pages).iter().all(|s| s.is_finite()));
     predictor.rank(0, 0, &all(&[]), &mut []);
     predictor.rank(9, 0, &all(&pages), &mut [0.0; 3]);
     predictor.forget(0, 1000);
@@ -237,13 +200,13 @@ proptest! {
     ) {
         let pages: Vec<u32> = (0..30).map(|i| i * 7 % 33).collect();
         let run = || {
-            let mut predictor = Predictor::new(1, 32, 1024, Config::default());
+            let mut predictor = Predictor::new(1, 32, 1024);
             let mut fresh = Fresh::default();
             for (kind, step, rest, top) in &entries {
                 let kind = [ScoreKind::Mass, ScoreKind::Query, ScoreKind::Ahead][usize::from(*kind)];
                 predictor.observe(0, &all(&pages), Seen { kind, step: *step, rest: *rest, top }, &mut fresh);
             }
-            ranked(&mut predictor, 2, &pages)
+            ranked(&predictor, 2, &pages)
         };
         let scores = run();
         prop_assert!(scores.iter().all(|score| score.is_finite()), "{scores:?}");
@@ -255,7 +218,7 @@ proptest! {
 #[test]
 fn sequences_of_one_step_do_not_take_each_others_queries() {
     let rank_of_the_second = |apart: bool| {
-        let mut predictor = Predictor::new(1, 32, 1024, Config::default());
+        let mut predictor = Predictor::new(1, 32, 1024);
         let blocks: [Vec<u32>; 2] = [(0..16).collect(), (16..32).collect()];
         let mut fresh = [Fresh::default(); 2];
         for step in 0..60 {
@@ -271,7 +234,7 @@ fn sequences_of_one_step_do_not_take_each_others_queries() {
                 (0..2).for_each(|i| predictor.observe(0, &all(&blocks[i]), mass, &mut fresh[i]));
             }
         }
-        order(&ranked(&mut predictor, 60, &blocks[1]))[..2].to_vec()
+        order(&ranked(&predictor, 60, &blocks[1]))[..2].to_vec()
     };
     assert_eq!(rank_of_the_second(true), [2, 3]);
     assert_eq!(rank_of_the_second(false), [2, 3]);

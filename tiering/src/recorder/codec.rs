@@ -381,7 +381,7 @@ impl<'a> Reader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{Admission, Attention, Eviction, Retention, Scoring};
+    use crate::api::{Admission, Attention, Eviction, Retention};
 
     #[test]
     fn a_policy_comes_back() {
@@ -398,7 +398,7 @@ mod tests {
             nvme_admission: Admission::Budget,
             nvme_bytes_per_day: 1 << 50,
             eviction: Eviction::CostAware,
-            attention: Attention { policy: Scoring::Quest, drop: true, sinks: 11, recent: 12, bandwidth_percent: 13 },
+            attention: Attention { sinks: 11, recent: 12, bandwidth_percent: 13 },
             retention: Retention {
                 ttl_us: 1 << 40,
                 high_share_percent: 99,

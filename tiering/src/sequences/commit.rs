@@ -82,7 +82,7 @@ impl Core {
         self.seq_mut(s, seq).discard_from = done_to;
     }
 
-    pub(crate) fn discard_page(&mut self, b: BlockId, plane: u16) {
+    fn discard_page(&mut self, b: BlockId, plane: u16) {
         let page = self.geo.page(b, plane);
         let state = self.pages[page as usize];
         if state.out_of_window() || state.lost() || state.loads > 0 || state.copying_out() {

@@ -133,9 +133,8 @@ impl Core {
             Some(_) => return Next::Stalled,
             None if state.host != NONE => (NewJob { task: Task::CopyInAs, source: from, ..new }, None),
             // Out of window: the copy's page is never read either.
-            None if state.out_of_window() && self.geo.windowed.contains(&rec.at_plane) => (new, None),
-            // Lost, or dropped for good by the policy: there is no page to copy.
-            None if state.lost() || state.out_of_window() => {
+            None if state.out_of_window() => (new, None),
+            None if state.lost() => {
                 self.fail_op(s, op, Status::Lost);
                 return Next::Over;
             }

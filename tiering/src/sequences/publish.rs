@@ -153,11 +153,6 @@ impl Core {
         if above != NONE && self.copy_of(above, block.shard).is_none() {
             return Err(Status::NotAdmitted);
         }
-        // A sequence reads all pages of an attached block.
-        let cached = found.is_some_and(|c| self.copy_of(c, block.shard).is_some());
-        if !cached && self.has_holes(b) {
-            return Err(Status::NotAdmitted);
-        }
         let c = match found {
             // A chained hash covers its ancestors: the same hash under another parent is not the same chain.
             Some(c) if self.index.recs[c as usize].parent != above => return Err(Status::Invalid),

@@ -213,9 +213,6 @@ impl Core {
         let housekeeping = (before.host_bytes_max, before.nvme_bytes_max) != (host_bytes_max, nvme_bytes_max)
             || Policy { nvme_bytes_per_day: self.cfg.policy.nvme_bytes_per_day, ..policy } != self.cfg.policy;
         let new_rule = std::mem::replace(&mut self.cfg.policy, policy).nvme_admission != policy.nvme_admission;
-        if let Some(prefetch) = &mut self.prefetch {
-            prefetch.configure(crate::predict::Config { scoring: policy.attention.policy });
-        }
         self.index.order.configure(self.now, policy.eviction, policy.retention);
         self.write_budget.set_rate(self.now, policy.nvme_bytes_per_day);
         if new_rule {

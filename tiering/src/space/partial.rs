@@ -3,7 +3,7 @@
 //! entry with more pages replaces a partial entry, unless NVMe has it.
 
 use super::Core;
-use crate::api::{BlockId, NONE, PlaneKind};
+use crate::api::{BlockId, NONE};
 use crate::mutants::{self, Mutant};
 use crate::pages::{Link, PersistState, ShardCopy};
 
@@ -40,17 +40,9 @@ impl Core {
             self.pages_of(b).all(|p| self.pages[p as usize].out_of_window() || self.pages[p as usize].below())
         };
         let (mine, windowed) = (ShardCopy::Block(b), 0..self.geo.windowed.len());
-        let has_more = !self.has_holes(b)
-            && windowed.clone().all(|i| self.has_windowed_page(mine, i) || !self.has_windowed_page(copy, i))
+        let has_more = windowed.clone().all(|i| self.has_windowed_page(mine, i) || !self.has_windowed_page(copy, i))
             && windowed.clone().any(|i| self.has_windowed_page(mine, i) && !self.has_windowed_page(copy, i));
         (has_more && (below(b) || !below(o))).then_some(o)
-    }
-
-    /// Return whether the block gave up a page of a plane without a window.
-    pub(crate) fn has_holes(&self, b: BlockId) -> bool {
-        let full = |plane: u16| self.geo.planes[usize::from(plane)].kind == PlaneKind::Full;
-        (0..self.geo.planes.len() as u16)
-            .any(|plane| full(plane) && self.pages[self.geo.page(b, plane) as usize].out_of_window())
     }
 
     /// Replace block `o` by block `b` as its shard's copy of entry `c`. Sequences that refer to `o` continue to read it; it is

@@ -74,8 +74,6 @@ struct Chaos {
     failures: bool,
     /// The disk may corrupt written pages.
     rot: bool,
-    /// Pages of `approx` sequences may be dropped for good.
-    drops: bool,
     /// Disks may go out of service.
     disks_die: bool,
     /// The daemon may die and restart.
@@ -127,8 +125,8 @@ fn geometry(rng: &mut Rng) -> SpaceConfig {
     cfg.policy.clean_low_percent = rng.below(50) as u8;
     cfg.policy.clean_high_percent = 50 + rng.below(50) as u8;
     cfg.policy.eviction = Eviction::ALL[rng.below(5) as usize];
-    cfg.policy.attention =
-        Attention { policy: Scoring::ALL[rng.below(6) as usize], drop: rng.one_in(4), ..Attention::default() };
+    // In place of two settings that no longer exist, so that the other draws of a seed stay as they were.
+    (0..2).for_each(|_| _ = rng.next());
     cfg.policy.retention.ttl_us = if rng.one_in(2) { 0 } else { 1 << (10 + rng.below(20)) };
     cfg.policy.retention.ending_tokens = [0, 8, 64][rng.below(3) as usize];
     cfg.limits.host_bytes_max = 1 << (16 + rng.below(6));
@@ -154,7 +152,6 @@ impl Chaos {
         let (planes, shards, page_tokens) = (cfg.planes.len() as u16, cfg.shards, u64::from(cfg.page_tokens));
         let kinds = cfg.planes.iter().map(|p| p.kind).collect();
         let nvme = cfg.limits.nvme_bytes_max > 0;
-        let drops = cfg.policy.attention.drop;
         let mut w = World::new(cfg);
         (w.eager, w.eager_log) = (false, false);
         w.disk.disks = 1 + rng.below(3) as u16;
@@ -182,7 +179,6 @@ impl Chaos {
             losses,
             failures,
             rot,
-            drops,
             disks_die,
             restarts,
             done: 0,
@@ -344,10 +340,7 @@ impl Chaos {
                 Status::Lost => {
                     let q = &self.seqs[&(s, seq)];
                     let gone = u64::from(index) < self.first_needed(plane, q.tokens);
-                    assert!(
-                        self.losses || self.rot || self.disks_die || self.drops || gone,
-                        "a page is lost that a step would read"
-                    );
+                    assert!(self.losses || self.rot || self.disks_die || gone, "a page is lost that a step would read");
                 }
                 Status::TimedOut if self.finishing && patient => {
                     self.dump();
@@ -758,8 +751,8 @@ fn every_mutant_is_caught() {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let mut survivors = Vec::new();
-    // Rare here, because no engine reads by attention; the simulator's engines do and detect them.
-    let rare = [Mutant::EvictFirstUnstored, Mutant::DropShared, Mutant::DropWhatIsRead];
+    // Rare here, because no engine reads by attention; the simulator's engines do and detect it.
+    let rare = [Mutant::EvictFirstUnstored];
     // Here engines accept most answers to block requests; the simulator knows the correct answers.
     let of_blocks = [
         Mutant::FailedGatherIsSuccess,

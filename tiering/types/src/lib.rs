@@ -34,7 +34,7 @@ pub use io::{IoClass, IoKind};
 pub use job::{HostFrame, Job, JobKind, JobMessage, Victim};
 pub use level::{Level, ScoreKind};
 pub use messages::{List, NONE, Place, Raw};
-pub use policy::{Admission, Codec, Eviction, FeatureUse, IoEngine, Scoring};
+pub use policy::{Admission, Codec, Eviction, FeatureUse, IoEngine};
 pub use request::{LEASE_SHARE, Message, Op, Request};
 pub use size::{ByteSize, Capacity, CapacityError, Human, Reserve, ReserveError, SizeError};
 pub use status::Status;

@@ -86,23 +86,3 @@ codes! {
         Off = 2 "off",
     }
 }
-
-codes! {
-    /// How pages are ranked. In every ranking the planner keeps the sinks, recent pages and the tail.
-    #[derive(Default)]
-    pub enum Scoring: u8, name: str {
-        /// Sinks and the most recent pages (StreamingLLM, arXiv 2309.17453).
-        Streaming = 0 "streaming",
-        /// Attention accumulated while the page was read (H2O, arXiv 2306.14048).
-        H2o = 1 "h2o",
-        /// Attention pooled over a window of queries (SnapKV, arXiv 2404.14469); the window moves with decode.
-        SnapKv = 2 "snapkv",
-        /// The latest query's min/max digest scores (Quest, arXiv 2406.10774).
-        Quest = 3 "quest",
-        /// The latest query's centre and radius scores (ArkVale, NeurIPS 2024).
-        ArkVale = 4 "arkvale",
-        /// All signals, with weights fitted online.
-        #[default]
-        Attention = 5 "attention",
-    }
-}

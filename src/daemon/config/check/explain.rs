@@ -102,20 +102,11 @@ fn host(config: &Config) -> Section {
 
 fn attention(config: &Config) -> Vec<String> {
     let a = &config.attention;
-    let mut lines = vec![format!(
-        "Sequences with the contract `approx`: tier 0 keeps the pages ranked highest by {:?}, and always the first {} and the last \
-         {} full pages. Predicted loads use at most {} % of the measured bandwidth. Other sequences are read completely.",
-        a.policy.name(),
-        a.sinks,
-        a.recent,
-        a.bandwidth_percent
-    )];
-    if a.drop {
-        lines.push(
-            "Pages of such sequences that rank too low are dropped for good and cannot be read again.".to_owned(),
-        );
-    }
-    lines
+    vec![format!(
+        "Sequences with the contract `approx`: tier 0 keeps the pages with the most predicted attention, and always the first {} \
+         and the last {} full pages. Predicted loads use at most {} % of the measured bandwidth. Other sequences are read completely.",
+        a.sinks, a.recent, a.bandwidth_percent
+    )]
 }
 
 fn integrity_sample(config: &Config) -> String {

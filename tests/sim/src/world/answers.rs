@@ -5,7 +5,7 @@ use super::ops::closing;
 use super::session::{Answer, Pending, Seq, Session};
 use crate::coverage::Met;
 use crate::failure::Caught;
-use kvtide_client::agent::attention::{Contract, SINKS};
+use kvtide_client::agent::attention::Contract;
 use kvtide_wire::entry::{Level, Op};
 use kvtide_wire::status::Status;
 
@@ -91,9 +91,6 @@ impl Session {
             self.acquired(&pending, status)?;
         }
         self.justified(cx, &pending, (status, &list))?;
-        if status == Status::Lost && self.given_up(&pending) {
-            cx.coverage.met(Met::GivenUp);
-        }
         if status == Status::Lost && self.harmed(cx, pending.seq) {
             cx.coverage.met(Met::LostToDisk);
         }
@@ -145,8 +142,6 @@ impl Session {
             // The sequence advanced before the message about the end of the step was read, and its windows with it.
             Status::Lost if pending.op == Op::Fault && cx.geometry.discards() && !self.in_step(pending) => true,
             Status::Lost if self.harmed(cx, pending.seq) => true,
-            // Dropped for good by the policy and reported. Pages that every step reads are never dropped.
-            Status::Lost if self.given_up(pending) => true,
             Status::Lost => deaths + faults.daemon + faults.copy + faults.endless > 0,
             Status::Io => faults.copy + faults.endless + deaths + cx.ledger.errors > 0,
             // A cancel of an already ended request. The step is over and its sequences may be dropped before the message about it
@@ -171,12 +166,6 @@ impl Session {
         }
         let me = self.index;
         wrong(Caught::UnjustifiedError, format!("s{me}: {:?} of seq {} ended with {status:?}", pending.op, pending.seq))
-    }
-
-    /// Return whether the policy may have dropped pages of the request for good.
-    fn given_up(&self, pending: &Pending) -> bool {
-        let kept = pending.op == Op::Fault && pending.first < SINKS;
-        self.seq(pending.seq).is_some_and(|seq| seq.holed) && !kept
     }
 
     /// Return whether the disk ever failed to deliver a page of this sequence.

@@ -171,10 +171,7 @@ impl Session {
         let (mut entry, mut pending) = request(Op::Contract, slot);
         let (code, value) = contract.code();
         (entry.flags, entry.value, pending.count) = (code, value.into(), contract.word());
-        let sent = self.send(cx, channel, entry, &[], pending);
-        if let (true, Some(seq)) = (sent, &mut self.seqs[slot as usize]) {
-            seq.holed |= matches!(contract, Contract::Approx { .. }) && cx.geometry.drops;
-        }
+        self.send(cx, channel, entry, &[], pending);
     }
 
     pub(super) fn pin(&mut self, cx: &mut Context, channel: usize, slot: u32, sealed: u32) {

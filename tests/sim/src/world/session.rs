@@ -64,8 +64,6 @@ pub struct Seq {
     pub published: u32,
     /// Reading contract of its steps.
     pub contract: Contract,
-    /// Some of its pages may have been dropped for good.
-    pub holed: bool,
 }
 
 /// A request in flight.
@@ -331,7 +329,6 @@ impl Seq {
             doomed: false,
             published: 0,
             contract: Contract::Exact,
-            holed: false,
         }
     }
 

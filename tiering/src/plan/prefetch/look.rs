@@ -12,7 +12,6 @@ use crate::predict::TURNS;
 use crate::predict::float::ln;
 use crate::sequences::CHUNK;
 use crate::space::Core;
-use kvtide_types::Scoring;
 
 /// Distance from the last kept page within which a page is a candidate, as a logarithm.
 pub(super) const CANDIDATE_MARGIN: f32 = 1.0;
@@ -62,8 +61,6 @@ impl Core {
         let session = &self.sessions[usize::from(s)];
         let (q, dir) = (session.seqs[seq as usize], session.dir(seq));
         let known = session.prediction.planes[q.track as usize * self.geo.planes.len() + usize::from(plane)];
-        // Before the first ranking of a plane, and with rankings from prior work, every page is evaluated.
-        let all = !known.ranked || self.cfg.policy.attention.policy != Scoring::Attention;
         let words = q.blocks.div_ceil(CHUNK) as usize;
         p.marks.clear();
         p.marks.resize(words, 0);
@@ -86,7 +83,9 @@ impl Core {
                 continue;
             }
             let there = u32::MAX >> (CHUNK - count);
-            let often = if all { there } else { (candidates[chunk as usize] | p.marks[word]) & there };
+            // Before the first ranking of a plane, every page is evaluated.
+            let named = if known.ranked { candidates[chunk as usize] | p.marks[word] } else { u32::MAX };
+            let often = named & there;
             push(first, often, &mut p.at);
             push(first, turn & there & !often, &mut p.turn);
         }

@@ -25,7 +25,7 @@ pub(crate) use scores::Scores;
 pub(crate) use track::Prediction;
 pub(super) use track::burst_frames;
 
-use crate::predict::{Config, Predictor};
+use crate::predict::Predictor;
 use crate::sequences::CHUNK;
 use choose::Rank;
 use serde::{Deserialize, Serialize};
@@ -59,10 +59,10 @@ pub(crate) struct Prefetch {
 
 impl Prefetch {
     /// Allocate all memory that it will use.
-    pub fn new(planes: usize, blocks: usize, chunks: usize, seq_blocks_max: u32, config: Config) -> Prefetch {
+    pub fn new(planes: usize, blocks: usize, chunks: usize, seq_blocks_max: u32) -> Prefetch {
         let n = seq_blocks_max as usize;
         Prefetch {
-            predictor: Predictor::new(planes, blocks, n, config),
+            predictor: Predictor::new(planes, blocks, n),
             chunks,
             candidates: vec![0; planes * chunks],
             marks: Vec::with_capacity(n.div_ceil(CHUNK as usize)),
@@ -77,11 +77,6 @@ impl Prefetch {
             wanted: Vec::with_capacity(n),
             there: Vec::with_capacity(n + 1),
         }
-    }
-
-    /// Change the ranking; the learned state stays.
-    pub fn configure(&mut self, config: Config) {
-        self.predictor.configure(config);
     }
 
     /// Forget the observations of a block's page in a plane, because the block id will be reused.

@@ -89,7 +89,6 @@ impl Core {
         p.shown_in.resize(p.at.len(), NONE);
         p.order.clear();
         p.order.resize(p.at.len(), Rank::default());
-        let kept = !mutants::on(Mutant::DropWhatIsRead);
         let places = p.at.iter().zip(&mut p.scores).zip(&mut p.shown_in).zip(&mut p.order);
         for (place, (((&index, score), frame), rank)) in (0..).zip(places) {
             let page = self.geo.page(p.blocks[index as usize], plane);
@@ -104,7 +103,7 @@ impl Core {
             if state.out_of_window() || state.lost() || score.is_nan() {
                 *score = f32::NEG_INFINITY;
             }
-            if (index < sinks || index >= from) && kept {
+            if index < sinks || index >= from {
                 *score = f32::INFINITY;
             }
             *rank = Rank::new(*score, place);
@@ -144,11 +143,6 @@ impl Core {
             let index = p.at[place];
             if on_disk || self.pages[self.geo.page(p.blocks[index as usize], plane) as usize].host != NONE {
                 p.wanted.push((index, score));
-            }
-        }
-        if self.cfg.policy.attention.drop {
-            for place in p.order[reach..].iter().map(|rank| rank.place()) {
-                self.drop_for_good(s, self.geo.page(p.blocks[p.at[place] as usize], plane));
             }
         }
     }
@@ -214,16 +208,6 @@ impl Core {
         if unwanted && job.in_flight && !job.canceling && job.op == NONE {
             let id = session.jobs.id(frame.job);
             session.prediction.cancels.push_back(id);
-        }
-    }
-
-    /// Drop a page that the policy does not keep, if no other reference exists and no hash makes it findable.
-    fn drop_for_good(&mut self, s: u16, page: u32) {
-        let b = self.geo.block_of(page);
-        let block = &self.blocks[b];
-        let private = block.home == s && block.entry == NONE && block.refs() == 1 || mutants::on(Mutant::DropShared);
-        if private && block.state == crate::pages::BlockState::Sealed && !self.pages[page as usize].out_of_window() {
-            self.discard_page(b, self.geo.plane_of(page));
         }
     }
 

@@ -139,9 +139,8 @@ impl Core {
     pub(crate) fn track(&mut self, s: u16, seq: SeqId) {
         if self.prefetch.is_none() {
             let l = self.cfg.limits;
-            let config = crate::predict::Config { scoring: self.cfg.policy.attention.policy };
             let (planes, blocks) = (self.geo.planes.len(), l.blocks_max as usize);
-            let prefetch = super::Prefetch::new(planes, blocks, self.chunks.count(), l.seq_blocks_max, config);
+            let prefetch = super::Prefetch::new(planes, blocks, self.chunks.count(), l.seq_blocks_max);
             self.prefetch = Some(Box::new(prefetch));
         }
         let (planes, classes) = (self.geo.planes.len(), self.geo.classes.len());
