@@ -46,11 +46,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(blocks::local_hash, module)?)?;
     module.add_function(wrap_pyfunction!(attention::attend, module)?)?;
     module.add_function(wrap_pyfunction!(attention::use_openmp, module)?)?;
-    module.add_function(wrap_pyfunction!(attention::attend_mass, module)?)?;
     module.add_function(wrap_pyfunction!(host::copy_blocks, module)?)?;
     module.add_function(wrap_pyfunction!(host::block_tables, module)?)?;
-    module.add("SCORE_WORDS", attention::SCORE_WORDS)?;
-    module.add("SCORE_HEAD", attention::SCORE_WORDS - attention::TOP_MAX)?;
     module.add("STATUSES", error::statuses())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

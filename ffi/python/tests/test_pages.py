@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvtide import errors
 from kvtide.torch import ops
 
 TOKENS, HEADS, DIM = 16, 2, 32
@@ -117,50 +116,6 @@ def test_operators_compile() -> None:
     for found, expected in zip(compiled(pages[0]), store(pages[1])):
         assert torch.equal(found, expected)
     assert torch.equal(pages[0], pages[1]) and bool(pages[0].any())
-
-
-class TestMass:
-    """The pages with the largest attention shares."""
-
-    @staticmethod
-    def case(length: int, queries: int = 1) -> tuple[Any, ...]:
-        blocks = -(-length // TOKENS)
-        pages = normal((blocks, 2, HEADS, TOKENS, DIM), torch.float16)
-        query = normal((queries, 6, DIM), torch.float16, 3)
-        table = torch.arange(blocks)[None].flip(1)
-        return query, pages, table, torch.tensor([length]), torch.tensor([0, queries]), queries, 0.5
-
-    @pytest.mark.parametrize(("length", "queries", "window", "top"), [(70, 1, 0, 3), (100, 5, 0, ops.TOP_MAX), (100, 3, 40, 2), (5, 1, 0, 0)])
-    def test_shares_are_attentions_own(self, length: int, queries: int, window: int, top: int) -> None:
-        query, pages, table, *rest = given = self.case(length, queries)
-        out, index, logs, left = ops.attend_mass(*given, window, top)
-        assert torch.equal(out, ops.attend(*given, window)) and index.shape == logs.shape == (1, top)
-        keys = pages[table[0], 0].transpose(0, 1).flatten(1, 2)[:, :length].repeat_interleave(3, 0).double()
-        scores = torch.einsum("qhd,hkd->qhk", query.double(), keys) * 0.5
-        at, kv = torch.arange(length - queries, length)[:, None], torch.arange(length)
-        hidden = (kv > at) | ((kv <= at - window) if window else torch.zeros(1, dtype=torch.bool))
-        weights = scores.masked_fill(hidden[:, None], -torch.inf).softmax(2).mean((0, 1))
-        shares = torch.nn.functional.pad(weights, (0, -length % TOKENS)).view(-1, TOKENS).sum(1)
-        order = shares.argsort(descending=True)[: int((shares > 0).sum())]
-        count = min(top, len(order))
-        assert index[0, :count].tolist() == order[:count].tolist() and bool((index[0, count:] == -1).all())
-        assert torch.allclose(logs[0, :count].double(), shares[order[:count]].log(), atol=0.01)
-        named = shares[order[:count]].sum()
-        if count == len(order):
-            assert float(left) == -torch.inf
-        else:
-            assert float(left) == pytest.approx(float((1 - named).log()), abs=0.01)
-
-    def test_a_missing_page_is_an_error(self) -> None:
-        query, pages, table, *rest = self.case(70)
-        table[0, 2] = -1
-        with pytest.raises(errors.WrongState, match="page 2 of sequence 0"):
-            ops.attend_mass(query, pages, table, *rest)
-        with pytest.raises(ValueError, match=f"the {ops.TOP_MAX + 1} largest"):
-            ops.attend_mass(query, pages, table, *rest, 0, ops.TOP_MAX + 1)
-
-    def test_meta(self) -> None:
-        torch.library.opcheck(ops.attend_mass, (*self.case(70), 0, 4), test_utils=("test_schema", "test_faketensor"))
 
 
 class TestLatent:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from kvtide.errors import DeviceFailed
 from kvtide.torch import launch, ops
-from kvtide.torch.ops.attention import _scores
 from kvtide.torch.ops.blocks import rows_of
 
 pytestmark = needed
@@ -106,31 +105,6 @@ def test_latent_attention_whole_and_in_passes(device: Device, lengths: list[int]
     merged = passes.merge(table_there)
     device.standin.settle()
     same(merged, whole)
-
-
-@pytest.mark.parametrize("window", [0, 30])
-@pytest.mark.parametrize("top", [3, ops.TOP_MAX])
-def test_mass(device: Device, window: int, top: int) -> None:
-    pages = normal((12, 2, HEADS, TOKENS, DIM), torch.float16)
-    given = attention(device, pages, [70, 33, 16], [2, 1, 1], 6)
-    query, _, table, *rest = given
-    expected = ops.attend_mass(*given, window, top)
-    table[1, 1] = -1  # one sequence lacks a page; the results of the others must not change
-    there, table_there = on(device, pages, table)
-    out, words = device.attend_mass(query, there, table_there, *rest, window, top)
-    device.standin.settle()
-    index, logs, left = _scores(words)
-    assert float(left[1]) != float(left[1]) and bool((index[1] == -1).all())
-    assert bool((logs[1] == -torch.inf).all())
-    for seq in (0, 2):
-        rows = slice(int(rest[1][seq]), int(rest[1][seq + 1]))
-        close(out[rows], expected[0][rows])
-        # The order of pages with nearly equal shares is not defined.
-        found = dict(zip(index[seq, :top].tolist(), logs[seq, :top].tolist()))
-        for page, log in zip(expected[1][seq].tolist(), expected[2][seq].tolist()):
-            assert page not in found or found[page] == pytest.approx(log, abs=0.02)
-        assert torch.allclose(logs[seq, :top], expected[2][seq], atol=0.02)
-        assert torch.allclose(left[seq], expected[3][seq], atol=0.02)
 
 
 def test_a_workspace_has_a_bound(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,6 @@ __all__ = [
     "Answer",
     "Attention",
     "Batch",
-    "SCORE_HEAD",
-    "SCORE_WORDS",
     "STATUSES",
     "Channel",
     "Completion",
@@ -32,7 +30,6 @@ __all__ = [
     "__version__",
     "attach",
     "attend",
-    "attend_mass",
     "attention_bytes",
     "block_tables",
     "copy_blocks",
@@ -42,9 +39,6 @@ __all__ = [
     "use_openmp",
 ]
 
-#: 64-bit words of a sequence's scores, and number of words before the first page's.
-SCORE_WORDS: int
-SCORE_HEAD: int
 STATUSES: list[tuple[str, int, str]]
 __version__: str
 
@@ -578,7 +572,6 @@ class Attention:
     def begin(self, stream: int) -> None: ...
     def part(self, stream: int, batch: dict[str, object], items: int, count: int) -> None: ...
     def merge(self, stream: int, batch: dict[str, object]) -> None: ...
-    def mass(self, stream: int, batch: dict[str, object], top: int, out: int) -> None: ...
     def emitted(self, seqs: int) -> Memory: ...
 
 @final
@@ -639,9 +632,6 @@ def local_hash(given: bytes) -> bytes: ...
 def attach(given: dict[str, object]) -> Session: ...
 def use_openmp(parallel: int, max_threads: int) -> None: ...
 def attend(given: dict[str, object], table: Sequence[Sequence[int]], out: int) -> None: ...
-def attend_mass(
-    given: dict[str, object], table: Sequence[Sequence[int]], out: int, top: int, scores: int
-) -> None: ...
 def attention_bytes(config: dict[str, object]) -> int: ...
 def block_tables(asked: dict[str, object]) -> None: ...
 def copy_blocks(

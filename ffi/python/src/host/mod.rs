@@ -25,7 +25,7 @@ unsafe fn tensor<'a, T>(address: usize, count: usize) -> &'a [T] {
 ///
 /// # Safety
 /// As for [`tensor`], and no other code reads them.
-pub unsafe fn tensor_mut<'a, T>(address: usize, count: usize) -> &'a mut [T] {
+unsafe fn tensor_mut<'a, T>(address: usize, count: usize) -> &'a mut [T] {
     if count == 0 {
         return &mut [];
     }
