@@ -23,7 +23,6 @@ __all__ = [
     "PagedAttention",
     "Pass",
     "Pin",
-    "PageKernels",
     "PlaneLayout",
     "Relay",
     "Session",
@@ -31,8 +30,6 @@ __all__ = [
     "attach",
     "attend",
     "attention_bytes",
-    "block_tables",
-    "copy_blocks",
     "gpu_numa_node",
     "gpu_report",
     "local_hash",
@@ -600,22 +597,6 @@ class Batch:
         no frame."""
 
 @final
-class PageKernels:
-    """Page kernels other than attention, on one device."""
-
-    def __new__(cls, ordinal: int) -> PageKernels: ...
-    def copy_blocks(
-        self,
-        stream: int,
-        source: dict[str, int],
-        target: dict[str, int],
-        shape: dict[str, int],
-        items: int,
-        count: int,
-    ) -> None: ...
-    def block_tables(self, stream: int, tables: dict[str, object]) -> None: ...
-
-@final
 class Kernels:
     """Attention kernels on one device: write new tokens into their pages, and attend."""
 
@@ -633,7 +614,3 @@ def attach(given: dict[str, object]) -> Session: ...
 def use_openmp(parallel: int, max_threads: int) -> None: ...
 def attend(given: dict[str, object], table: Sequence[Sequence[int]], out: int) -> None: ...
 def attention_bytes(config: dict[str, object]) -> int: ...
-def block_tables(asked: dict[str, object]) -> None: ...
-def copy_blocks(
-    source: dict[str, object], target: dict[str, object], shape: dict[str, int], items: Sequence[Sequence[int]]
-) -> None: ...

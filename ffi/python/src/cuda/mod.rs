@@ -5,11 +5,9 @@
 
 mod attention;
 mod batch;
-mod pages;
 
 pub use attention::{Attention, attention_bytes};
 pub use batch::Batch;
-pub use pages::PageKernels;
 
 use crate::error::{raise, value};
 use kvtide_client::cuda::{self, Device, Driver, Stream, Which, launch, params};

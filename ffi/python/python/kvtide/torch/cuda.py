@@ -110,10 +110,6 @@ class Device:
         """Return whether a graph of torch's current stream is captured."""
         return torch.cuda.is_current_stream_capturing()
 
-    def int64(self, tensor: Tensor) -> Tensor:
-        """Convert a list to the form that kernels read: int64, dense."""
-        return tensor.to(torch.int64).contiguous()
-
     def int32(self, tensor: Tensor) -> Tensor:
         """Convert indices to the form that kernels read: int32, dense."""
         return tensor.to(torch.int32).contiguous()
