@@ -39,7 +39,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<cuda::Batch>()?;
     module.add_function(wrap_pyfunction!(cuda::attention_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(cuda::gpu_numa_node, module)?)?;
-    module.add_function(wrap_pyfunction!(cuda::gpu_report, module)?)?;
     module.add_function(wrap_pyfunction!(session::attach, module)?)?;
     module.add_function(wrap_pyfunction!(blocks::local_hash, module)?)?;
     module.add_function(wrap_pyfunction!(attention::attend, module)?)?;

@@ -1,10 +1,9 @@
-"""The operators against torch's own attention in f64, in passes of every order, and under torch.compile."""
+"""The operators against torch's own attention in f64, and under torch.compile."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import random
 import subprocess
 import sys
 

@@ -31,7 +31,6 @@ __all__ = [
     "attend",
     "attention_bytes",
     "gpu_numa_node",
-    "gpu_report",
     "local_hash",
     "use_openmp",
 ]
@@ -608,7 +607,6 @@ def gpu_numa_node(ordinal: int) -> int | None:
     """Return the NUMA node whose memory is nearest to a GPU, by the driver's number of it in this process; None if the system does not
     say. Raise `DeviceFailed` if there is no such device or no driver."""
 
-def gpu_report() -> str: ...
 def local_hash(given: bytes) -> bytes: ...
 def attach(given: dict[str, object]) -> Session: ...
 def use_openmp(parallel: int, max_threads: int) -> None: ...

@@ -24,12 +24,6 @@ pub fn from(error: &cuda::Error) -> PyErr {
     }
 }
 
-/// Return the abilities of the machine's driver and devices as JSON. Each is tested with a real call.
-#[pyfunction]
-pub fn gpu_report(py: Python<'_>) -> PyResult<String> {
-    py.detach(|| Driver::probe().map(|driver| driver.report().to_json())).map_err(|e| from(&e))
-}
-
 /// Return the NUMA node whose memory is nearest to a GPU, by the driver's number of it in this process; `None` if the system does not
 /// say. Creates no context. Raises `DeviceFailed` if there is no such device or no driver.
 #[pyfunction]

@@ -138,9 +138,8 @@ class Device:
         block_table: Tensor,
         lengths: Tensor,
         q_starts: Tensor,
-        faults: Tensor | None = None,
     ) -> None:
-        """Run `ops.append`. `faults` counts the tokens that were not written because their page is in no frame."""
+        """Run `ops.append`."""
         if key.shape[0] == 0:
             return
         # Treat the block table as a page table of one plane, with blocks numbered row by row.
@@ -148,7 +147,7 @@ class Device:
         entries = self.int32(block_table + 1)
         count = seqs * columns
         table = Table(entries, self._first(count, block_table)[:count].view(seqs, columns), blocks=count)
-        self.append_through(table, pages, key, value, self.int32(lengths), self.int32(q_starts), faults)
+        self.append_through(table, pages, key, value, self.int32(lengths), self.int32(q_starts), None)
 
     def append_through(
         self,
@@ -160,7 +159,8 @@ class Device:
         q_starts: Tensor,
         faults: Tensor | None,
     ) -> None:
-        """Run `ops.append` with a lane's page table. `lengths` and `q_starts` are int32 and dense."""
+        """Run `ops.append` with a lane's page table. `lengths` and `q_starts` are int32 and dense. `faults` counts the tokens that were
+        not written because their page is in no frame."""
         key = self.rows(key)
         value = None if value is None else self.rows(value)
         if value is not None and key.stride() != value.stride():
