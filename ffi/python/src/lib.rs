@@ -9,7 +9,6 @@ mod channel;
 mod cuda;
 mod dlpack;
 mod error;
-mod host;
 mod lane;
 mod options;
 mod relay;
@@ -38,19 +37,12 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<cuda::Kernels>()?;
     module.add_class::<cuda::Attention>()?;
     module.add_class::<cuda::Batch>()?;
-    module.add_class::<cuda::PageKernels>()?;
     module.add_function(wrap_pyfunction!(cuda::attention_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(cuda::gpu_numa_node, module)?)?;
-    module.add_function(wrap_pyfunction!(cuda::gpu_report, module)?)?;
     module.add_function(wrap_pyfunction!(session::attach, module)?)?;
     module.add_function(wrap_pyfunction!(blocks::local_hash, module)?)?;
     module.add_function(wrap_pyfunction!(attention::attend, module)?)?;
     module.add_function(wrap_pyfunction!(attention::use_openmp, module)?)?;
-    module.add_function(wrap_pyfunction!(attention::attend_mass, module)?)?;
-    module.add_function(wrap_pyfunction!(host::copy_blocks, module)?)?;
-    module.add_function(wrap_pyfunction!(host::block_tables, module)?)?;
-    module.add("SCORE_WORDS", attention::SCORE_WORDS)?;
-    module.add("SCORE_HEAD", attention::SCORE_WORDS - attention::TOP_MAX)?;
     module.add("STATUSES", error::statuses())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -77,9 +77,6 @@ class Device(cuda.Device):
     def put(self, tensor: Tensor) -> Tensor:
         return self.standin.copy(tensor)
 
-    def int64(self, tensor: Tensor) -> Tensor:
-        return self.standin.copy(tensor.to(torch.int64))
-
     def int32(self, tensor: Tensor) -> Tensor:
         return self.standin.copy(tensor.to(torch.int32))
 

@@ -7,25 +7,20 @@ from collections.abc import Sequence
 import pytest
 import torch
 from standin import Device, StandIn, needed
-from test_pages import DIM, HEADS, LAYOUTS, TOKENS, normal, views
+from test_ops import normal
 from torch import Tensor
 
 from kvtide.errors import DeviceFailed
-from kvtide.torch import launch, ops
-from kvtide.torch.ops.attention import _scores
-from kvtide.torch.ops.blocks import rows_of
+from kvtide.torch import ops
 
 pytestmark = needed
+
+TOKENS, HEADS, DIM = 16, 2, 32
 
 
 @pytest.fixture(scope="module")
 def device() -> Device:
     return Device(StandIn())
-
-
-@pytest.fixture(scope="module")
-def kernels(device: Device) -> launch.Pages:
-    return launch.Pages(device)
 
 
 def on(device: Device, *tensors: Tensor) -> list[Tensor]:
@@ -34,40 +29,6 @@ def on(device: Device, *tensors: Tensor) -> list[Tensor]:
 
 def same(found: Tensor, expected: Tensor) -> None:
     assert torch.equal(found.contiguous().view(torch.uint8), expected.contiguous().view(torch.uint8))
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_copies_between_layouts(device: Device, kernels: launch.Pages, name: str) -> None:
-    engine, pages = normal(LAYOUTS[name][0], torch.float16), normal((7, 2, 2, HEADS, TOKENS, DIM), torch.float16, 2)
-    blocks, frames = torch.tensor([4, 0, 8]), torch.tensor([1, 6, 2])
-    there, pages_there = on(device, engine, pages)
-    source, target = rows_of("engine", *views(name, there)), rows_of("pages", *ops.layers_of(pages_there))
-    kernels.copy_blocks(source, blocks, target, frames)
-    device.standin.settle()
-    ops.gather(*views(name, engine), blocks, pages, frames)
-    same(pages_there, pages)
-    kernels.copy_blocks(target, torch.tensor([0, 3]), source, torch.tensor([5, 6]))
-    device.standin.settle()
-    ops.scatter(pages, torch.tensor([0, 3]), *views(name, engine), torch.tensor([5, 6]))
-    same(there, engine)
-    with pytest.raises(RuntimeError, match="not within 0 and 9"):
-        kernels.copy_blocks(source, torch.tensor([9]), target, torch.tensor([0]))
-    with pytest.raises(ValueError, match="multiples of 16 bytes"):
-        odd = rows_of("odd", [there.view(-1)[1 : 1 + DIM].view(1, 1, 1, DIM)], [])
-        kernels.copy_blocks(odd, torch.tensor([0]), target, torch.tensor([0]))
-
-
-def test_block_tables(device: Device, kernels: launch.Pages) -> None:
-    table = torch.randint(0, 3, (50, 4), dtype=torch.int32, generator=torch.Generator().manual_seed(4)) * 11
-    ids = torch.randint(-1, 60, (3, 70), generator=torch.Generator().manual_seed(5))
-    lengths = torch.tensor([70 * TOKENS, 0, 33 * TOKENS + 1])
-    (table_there,) = on(device, table)
-    for starts in (None, torch.tensor([40, 0, 100])):
-        expected = ops.block_tables(table, ids.clamp(max=49), lengths, TOKENS, 1, 3, 10, -7, starts)
-        found = [device.empty(tuple(result.shape), torch.int32) for result in expected]
-        kernels.block_tables(table_there, ids.clamp(max=49), lengths, TOKENS, 1, 10, -7, starts, *found)
-        device.standin.settle()
-        assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
 
 
 def attention(device: Device, pages: Tensor, lengths: Sequence[int], queries: Sequence[int], heads: int) -> tuple[object, ...]:
@@ -106,31 +67,6 @@ def test_latent_attention_whole_and_in_passes(device: Device, lengths: list[int]
     merged = passes.merge(table_there)
     device.standin.settle()
     same(merged, whole)
-
-
-@pytest.mark.parametrize("window", [0, 30])
-@pytest.mark.parametrize("top", [3, ops.TOP_MAX])
-def test_mass(device: Device, window: int, top: int) -> None:
-    pages = normal((12, 2, HEADS, TOKENS, DIM), torch.float16)
-    given = attention(device, pages, [70, 33, 16], [2, 1, 1], 6)
-    query, _, table, *rest = given
-    expected = ops.attend_mass(*given, window, top)
-    table[1, 1] = -1  # one sequence lacks a page; the results of the others must not change
-    there, table_there = on(device, pages, table)
-    out, words = device.attend_mass(query, there, table_there, *rest, window, top)
-    device.standin.settle()
-    index, logs, left = _scores(words)
-    assert float(left[1]) != float(left[1]) and bool((index[1] == -1).all())
-    assert bool((logs[1] == -torch.inf).all())
-    for seq in (0, 2):
-        rows = slice(int(rest[1][seq]), int(rest[1][seq + 1]))
-        close(out[rows], expected[0][rows])
-        # The order of pages with nearly equal shares is not defined.
-        found = dict(zip(index[seq, :top].tolist(), logs[seq, :top].tolist()))
-        for page, log in zip(expected[1][seq].tolist(), expected[2][seq].tolist()):
-            assert page not in found or found[page] == pytest.approx(log, abs=0.02)
-        assert torch.allclose(logs[seq, :top], expected[2][seq], atol=0.02)
-        assert torch.allclose(left[seq], expected[3][seq], atol=0.02)
 
 
 def test_a_workspace_has_a_bound(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
+from waiting import PATIENCE_S
 
 from kvtide.vllm.config import ConnectorConfig
 from kvtide.vllm.metadata import StepMetadata
@@ -26,8 +28,8 @@ def full(block: int = TOKENS) -> FullAttentionSpec:
     return FullAttentionSpec(block_size=block, num_kv_heads=HEADS, head_size=DIM, dtype=torch.float16)
 
 
-def window(block: int = TOKENS) -> SlidingWindowSpec:
-    return SlidingWindowSpec(block_size=block, num_kv_heads=HEADS, head_size=DIM, dtype=torch.float16, sliding_window=32)
+def window(block: int = TOKENS, tokens: int = 32) -> SlidingWindowSpec:
+    return SlidingWindowSpec(block_size=block, num_kv_heads=HEADS, head_size=DIM, dtype=torch.float16, sliding_window=tokens)
 
 
 def vllm_config(folder: Path, seed: int = 0, role: str = "kv_both", engine_id: str | None = None) -> Any:
@@ -127,6 +129,13 @@ class Engine:
             asked.num_computed_tokens = computed + tokens
         return tokens, between
 
+    def answer(self, asked: Any, computed: int = 0) -> tuple[int | None, bool]:
+        """Look up a request as vLLM does: again after each None."""
+        deadline = time.monotonic() + PATIENCE_S
+        while (found := self.match(asked, computed))[0] is None:
+            assert time.monotonic() < deadline, "the request waits without an end"
+        return found
+
     def compute(self, asked: Any, value: float) -> None:
         """Write values that are unique to the request into its blocks, after its computed tokens."""
         for group, (blocks, spec) in enumerate(zip(self.blocks[asked.request_id], self.specs, strict=True)):
@@ -172,6 +181,13 @@ class Engine:
         asked.num_computed_tokens = asked.num_tokens
         self.end()
         return step
+
+    def await_shared(self, blocks: int) -> None:
+        """Run steps until the store has `blocks` blocks of requests with share."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self.scheduler.stats.data.get("blocks_shared", 0) < blocks:
+            self.step({})
+            assert time.monotonic() < deadline, self.scheduler.stats.data
 
     def finish(self, asked: Any) -> None:
         """Finish the request and free its blocks."""

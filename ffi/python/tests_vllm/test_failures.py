@@ -58,7 +58,7 @@ def test_a_late_answer_is_waited_for_and_no_miss(daemon: PrivateDaemon, tmp_path
         late = [engine.match(asked) for _ in range(3)]
         daemon.thaw()
         assert late == [(None, False)] * 3, "vLLM is to ask again"
-        found = until_answered(engine, asked)
+        found = engine.answer(asked)
         assert found == (3 * TOKENS, True)
         counted = engine.scheduler.stats.data
         assert counted["lookups_late"] >= 3
@@ -69,7 +69,7 @@ def test_a_daemon_that_stands_still_is_a_miss_in_the_end_and_then_not_asked(daem
     with Engine(tmp_path, daemon.socket, lookup_timeout_s="10ms", lookup_max_s="100ms") as engine:
         engine.prefill(request("r", hashes("p", 3)), 1.0)
         daemon.freeze()
-        assert until_answered(engine, request("s", hashes("p", 3))) == (0, False)
+        assert engine.answer(request("s", hashes("p", 3))) == (0, False)
         began = time.monotonic()
         counted = engine.scheduler.stats.data
         lookups = counted["lookups"]
@@ -78,14 +78,6 @@ def test_a_daemon_that_stands_still_is_a_miss_in_the_end_and_then_not_asked(daem
         assert not rested or engine.scheduler.stats.data["lookups"] == lookups, "it was asked though it had not answered"
         assert counted["lookup_misses_by_timeout"] == 1
         daemon.thaw()
-
-
-def until_answered(engine: Engine, asked: Any) -> tuple[int | None, bool]:
-    """Look up as vLLM does, step by step, until there is an answer."""
-    deadline = time.monotonic() + 60
-    while (found := engine.match(asked))[0] is None:
-        assert time.monotonic() < deadline, "there is no answer"
-    return found
 
 
 def load_job(engine: Engine, text: str, count: int) -> LoadJob:

@@ -7,22 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from engine import DIM, HEADS, full, window
 from torch.utils._python_dispatch import TorchDispatchMode
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, MambaSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, MambaSpec
 
 from kvtide.vllm import layout
 from kvtide.vllm.layout import Part, Tensors
 from kvtide.vllm.staging import StagedTransfer
-
-HEADS, DIM = 2, 8
-
-
-def full(block: int = 16) -> FullAttentionSpec:
-    return FullAttentionSpec(block_size=block, num_kv_heads=HEADS, head_size=DIM, dtype=torch.float16)
-
-
-def window(block: int = 16, tokens: int = 32) -> SlidingWindowSpec:
-    return SlidingWindowSpec(block_size=block, num_kv_heads=HEADS, head_size=DIM, dtype=torch.float16, sliding_window=tokens)
 
 
 def cache_config(*groups: tuple[list[str], Any]) -> KVCacheConfig:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -26,14 +25,6 @@ def daemons() -> Iterator[list[PrivateDaemon]]:
     with PrivateDaemon(64 << 20, slab_bytes=1 << 20, relay=True) as first:
         with PrivateDaemon(64 << 20, slab_bytes=1 << 20, relay=True) as second:
             yield [first, second]
-
-
-def asked(engine: Engine, made: Any, computed: int = 0) -> tuple[int | None, bool]:
-    """Look up a request as vLLM does: again after each None."""
-    deadline = time.monotonic() + PATIENCE_S
-    while (answer := engine.match(made, computed))[0] is None:
-        assert time.monotonic() < deadline, "the request waits without an end"
-    return answer
 
 
 def served(engine: Engine) -> None:
@@ -54,10 +45,7 @@ def shared(engine: Engine, name: str, text: str, count: int, value: float) -> li
     engine.prefill(made, value)
     shown = engine.shown(made, count)
     engine.finish(made)
-    deadline = time.monotonic() + PATIENCE_S
-    while engine.scheduler.stats.data.get("blocks_shared", 0) < count:
-        engine.step({})
-        assert time.monotonic() < deadline, engine.scheduler.stats.data
+    engine.await_shared(count)
     return shown
 
 
@@ -74,7 +62,7 @@ def test_a_prompt_of_one_machine_is_a_hit_on_another(daemons: list[PrivateDaemon
             served(second)
             made = request("s", hashes("p", 5) + hashes("more", 1))
             assert second.match(made) == (None, False), "vLLM asks again later"
-            assert asked(second, made) == (5 * TOKENS, True)
+            assert second.answer(made) == (5 * TOKENS, True)
             assert len(second.step({}).loads) == 1
             assert second.end() == ({"s"}, set(), set())
             found = second.shown(made, 5)
@@ -83,11 +71,11 @@ def test_a_prompt_of_one_machine_is_a_hit_on_another(daemons: list[PrivateDaemon
             assert (counts["recalls"], counts["recalled_blocks"]) == (1, 5)
             # A prefix that no machine has is asked for once, and then computed.
             other = request("t", hashes("q", 3))
-            assert asked(second, other) == (0, False)
-            assert asked(second, other) == (0, False)
+            assert second.answer(other) == (0, False)
+            assert second.answer(other) == (0, False)
             assert counts["recalls"] == 2 and "recalls_late" not in counts
             # A prefix that is here already is not asked for.
-            assert asked(second, request("u", hashes("p", 5))) == (5 * TOKENS, True)
+            assert second.answer(request("u", hashes("p", 5))) == (5 * TOKENS, True)
             assert counts["recalls"] == 2
 
 
@@ -103,7 +91,7 @@ def test_blocks_that_were_found_stay_while_the_request_waits(daemons: list[Priva
         tracked = engine.scheduler._tracked["s"]
         assert tracked.held is not None and tracked.held.lease.in_host == 3 and tracked.hit == 0
         held = tracked.held
-        assert asked(engine, longer) == (3 * TOKENS, True)
+        assert engine.answer(longer) == (3 * TOKENS, True)
         assert held.lease.released, "the load has a lease of its own"
         # Blocks that the request may not load are not asked for.
         limited = request("t", hashes("p", 3) + hashes("more", 5), kv_transfer_params={"max_load_tokens": 3 * TOKENS})
@@ -126,7 +114,7 @@ def test_a_relay_that_does_not_answer_delays_a_request_by_its_timeout(
         hung.listen()
     with hung, Engine(tmp_path, daemons[0].socket, remote_timeout_s=timeout) as engine:
         for index in range(5):
-            assert asked(engine, request(f"r{index}", hashes(f"p{index}", 3))) == (0, False)
+            assert engine.answer(request(f"r{index}", hashes(f"p{index}", 3))) == (0, False)
         counts = engine.scheduler.stats.data
         found = {name: counts.get(name, 0) for name in ("recalls", "recalls_late", "recalls_refused")}
         # After three questions without an answer, the relay is left alone for a while.
@@ -145,7 +133,7 @@ def test_a_random_epoch_asks_nobody(daemons: list[PrivateDaemon], tmp_path: Path
     with Engine(tmp_path, daemons[0].socket) as engine, PrivateRelay(daemons[0], tmp_path):
         served(engine)
         assert engine.scheduler.reset()
-        assert asked(engine, request("r", hashes("p", 3))) == (0, False)
+        assert engine.answer(request("r", hashes("p", 3))) == (0, False)
         assert "recalls" not in engine.scheduler.stats.data
 
 
@@ -182,7 +170,7 @@ def test_a_late_lease_is_no_outage(daemons: list[PrivateDaemon], tmp_path: Path,
         longer = request("s", hashes("p", 3) + hashes("more", 5))
         assert engine.match(longer) == (None, False)
         assert half._tracked["s"].held is None and not late.late
-        assert asked(engine, longer) == (3 * TOKENS, True)
+        assert engine.answer(longer) == (3 * TOKENS, True)
         assert "lookup_misses_by_timeout" not in half.stats.data
 
 

@@ -6,15 +6,13 @@ import http.server
 import logging
 import queue
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from engine import TOKENS, Engine, hashes, request
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from test_remote import asked, served
-from waiting import PATIENCE_S
+from test_remote import served
 
 from kvtide.daemon import PrivateDaemon, PrivateRelay
 
@@ -103,16 +101,13 @@ def test_the_relay_continues_the_trace_of_a_request(collector: Collector, tmp_pa
         with PrivateRelay(daemon, store, config=collector.config):
             served(engine)
             trace, span, headers = context(1)
-            assert asked(engine, request("r", hashes("p", 3), trace_headers=headers)) == (0, False)
-            assert asked(engine, request("s", hashes("q", 3))) == (0, False)
+            assert engine.answer(request("r", hashes("p", 3), trace_headers=headers)) == (0, False)
+            assert engine.answer(request("s", hashes("q", 3))) == (0, False)
             made = request("t", hashes("p", 3), kv_transfer_params={"share": True}, trace_headers=headers)
-            assert asked(engine, made) == (0, False)
+            assert engine.answer(made) == (0, False)
             engine.prefill(made, 1.0)
             engine.finish(made)
-            deadline = time.monotonic() + PATIENCE_S
-            while engine.scheduler.stats.data.get("blocks_shared", 0) < 3:
-                engine.step({})
-                assert time.monotonic() < deadline, engine.scheduler.stats.data
+            engine.await_shared(3)
             # Two recalls and a share; the daemon does not trace.
             assert collector.take(3) == [("remote", trace, span)] * 3
 

@@ -1,4 +1,4 @@
-//! Each kernel in plain Rust and f64: the tests compare with it, and CPU tensors use it.
+//! Each kernel in plain Rust and f64: tests and measurements compare with it.
 
 pub mod append;
 pub mod attention;

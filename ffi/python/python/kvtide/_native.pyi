@@ -10,8 +10,6 @@ __all__ = [
     "Answer",
     "Attention",
     "Batch",
-    "SCORE_HEAD",
-    "SCORE_WORDS",
     "STATUSES",
     "Channel",
     "Completion",
@@ -25,26 +23,18 @@ __all__ = [
     "PagedAttention",
     "Pass",
     "Pin",
-    "PageKernels",
     "PlaneLayout",
     "Relay",
     "Session",
     "__version__",
     "attach",
     "attend",
-    "attend_mass",
     "attention_bytes",
-    "block_tables",
-    "copy_blocks",
     "gpu_numa_node",
-    "gpu_report",
     "local_hash",
     "use_openmp",
 ]
 
-#: 64-bit words of a sequence's scores, and number of words before the first page's.
-SCORE_WORDS: int
-SCORE_HEAD: int
 STATUSES: list[tuple[str, int, str]]
 __version__: str
 
@@ -578,7 +568,6 @@ class Attention:
     def begin(self, stream: int) -> None: ...
     def part(self, stream: int, batch: dict[str, object], items: int, count: int) -> None: ...
     def merge(self, stream: int, batch: dict[str, object]) -> None: ...
-    def mass(self, stream: int, batch: dict[str, object], top: int, out: int) -> None: ...
     def emitted(self, seqs: int) -> Memory: ...
 
 @final
@@ -607,22 +596,6 @@ class Batch:
         no frame."""
 
 @final
-class PageKernels:
-    """Page kernels other than attention, on one device."""
-
-    def __new__(cls, ordinal: int) -> PageKernels: ...
-    def copy_blocks(
-        self,
-        stream: int,
-        source: dict[str, int],
-        target: dict[str, int],
-        shape: dict[str, int],
-        items: int,
-        count: int,
-    ) -> None: ...
-    def block_tables(self, stream: int, tables: dict[str, object]) -> None: ...
-
-@final
 class Kernels:
     """Attention kernels on one device: write new tokens into their pages, and attend."""
 
@@ -634,16 +607,8 @@ def gpu_numa_node(ordinal: int) -> int | None:
     """Return the NUMA node whose memory is nearest to a GPU, by the driver's number of it in this process; None if the system does not
     say. Raise `DeviceFailed` if there is no such device or no driver."""
 
-def gpu_report() -> str: ...
 def local_hash(given: bytes) -> bytes: ...
 def attach(given: dict[str, object]) -> Session: ...
 def use_openmp(parallel: int, max_threads: int) -> None: ...
 def attend(given: dict[str, object], table: Sequence[Sequence[int]], out: int) -> None: ...
-def attend_mass(
-    given: dict[str, object], table: Sequence[Sequence[int]], out: int, top: int, scores: int
-) -> None: ...
 def attention_bytes(config: dict[str, object]) -> int: ...
-def block_tables(asked: dict[str, object]) -> None: ...
-def copy_blocks(
-    source: dict[str, object], target: dict[str, object], shape: dict[str, int], items: Sequence[Sequence[int]]
-) -> None: ...

@@ -6,7 +6,7 @@ use crate::{
     error::{raise, value},
 };
 use kvtide_client::cuda::{
-    self, Device, Stream, launch::attention as native, reference::Element, reference::attention::Layout,
+    Device, Stream, launch::attention as native, reference::Element, reference::attention::Layout,
 };
 use kvtide_wire::status::Status;
 use pyo3::prelude::*;
@@ -30,7 +30,6 @@ pub struct Config {
     q_tokens: u32,
     blocks: u32,
     passes: bool,
-    mass: bool,
 }
 
 /// Tensors of one launch by address, checked by `kvtide.torch.ops`.
@@ -48,8 +47,6 @@ struct Batch {
     starts: u64,
     seqs: u32,
     status: u64,
-    /// f32 `[tokens][heads]`, needed for mass; 0: none.
-    lse: u64,
 }
 
 impl Batch {
@@ -65,7 +62,6 @@ impl Batch {
             q_starts: self.starts,
             status: self.status,
             seqs: self.seqs,
-            lse: self.lse,
             pages_longest: self.columns,
             ..native::Batch::default()
         }
@@ -78,7 +74,6 @@ pub struct Attention {
     device: Arc<Device>,
     ordinal: u32,
     native: Arc<Mutex<native::Attention>>,
-    mass: Option<native::Mass>,
 }
 
 impl Config {
@@ -100,7 +95,7 @@ impl Config {
             pages: self.blocks,
             chunk_tokens: 0,
             passes: self.passes,
-            mass: self.mass,
+            mass: false,
         }
     }
 }
@@ -115,14 +110,9 @@ impl Attention {
     /// Load the kernels and allocate the workspace.
     pub fn new(py: Python<'_>, device: &Arc<Device>, config: &Config) -> PyResult<Attention> {
         let config = config.native();
-        let make = || {
-            let attention = native::Attention::new(device, config)?;
-            let mass = if config.mass { Some(native::Mass::new(device, &attention)?) } else { None };
-            Ok((attention, mass))
-        };
-        let (attention, mass) = py.detach(make).map_err(|e: cuda::Error| from(&e))?;
+        let attention = py.detach(|| native::Attention::new(device, config)).map_err(|e| from(&e))?;
         let native = Arc::new(Mutex::new(attention));
-        Ok(Attention { ordinal: device.info().ordinal, device: Arc::clone(device), native, mass })
+        Ok(Attention { ordinal: device.info().ordinal, device: Arc::clone(device), native })
     }
 
     fn lock(&self) -> PyResult<MutexGuard<'_, native::Attention>> {
@@ -167,15 +157,6 @@ impl Attention {
         let (stream, native) = (self.stream(stream)?, self.lock()?);
         // SAFETY: as in `whole`.
         unsafe { native.merge(&stream, &batch.native()) }.map_err(|e| from(&e))
-    }
-
-    /// Reduce the scores of the last `whole` or `merge` of this batch to the `top` largest shares of pages. `out` is
-    /// `u64[seqs][SCORE_WORDS]`.
-    fn mass(&self, stream: u64, batch: Batch, top: u32, out: u64) -> PyResult<()> {
-        let (stream, native) = (self.stream(stream)?, self.lock()?);
-        let Some(mass) = &self.mass else { return Err(value("this attention was created without mass")) };
-        // SAFETY: as in `whole`; `out` is a torch tensor too.
-        unsafe { mass.reduce(&stream, &native, &batch.native(), (0, 0), top, out) }.map_err(|e| from(&e))
     }
 
     /// Return whether the last launch wrote its rows, for `seqs` sequences: int32 on the device, 1 or 0 per sequence, KV head and

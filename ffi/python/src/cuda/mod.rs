@@ -5,11 +5,9 @@
 
 mod attention;
 mod batch;
-mod pages;
 
 pub use attention::{Attention, attention_bytes};
 pub use batch::Batch;
-pub use pages::PageKernels;
 
 use crate::error::{raise, value};
 use kvtide_client::cuda::{self, Device, Driver, Stream, Which, launch, params};
@@ -24,12 +22,6 @@ pub fn from(error: &cuda::Error) -> PyErr {
         cuda::Error::Unsupported { .. } => raise(Status::Invalid, &error.to_string()),
         _ => raise(Status::Device, &error.to_string()),
     }
-}
-
-/// Return the abilities of the machine's driver and devices as JSON. Each is tested with a real call.
-#[pyfunction]
-pub fn gpu_report(py: Python<'_>) -> PyResult<String> {
-    py.detach(|| Driver::probe().map(|driver| driver.report().to_json())).map_err(|e| from(&e))
 }
 
 /// Return the NUMA node whose memory is nearest to a GPU, by the driver's number of it in this process; `None` if the system does not

@@ -12,7 +12,7 @@
   `auto` depend on which planes fit into tier 0. This is why the default is `kvtide`.
 - **What `auto` prefers.** FlashAttention-3, then FlashInfer, for prefill; FlashMLA, then FlashInfer, for latent pages (MLA) with
   many heads. No speed was measured yet.
-- **What stays with kvtide's kernels.** `attend_mass`, passes, partial results, pages in host memory, `append`.
+- **What stays with kvtide's kernels.** Passes, partial results, pages in host memory, `append`.
 - **Waits.** CUDA may load a library's kernels at their first use, which may wait until the device is idle. No stream may wait for
   pages meanwhile, so `Paging` waits on the host in each step that may use a library. Engines that call `ops.attend` with a library
   use `Lane.boundary`, not `boundary_async`. Unlike kvtide's kernels, a library writes its output even if a page did not arrive; the

@@ -55,7 +55,6 @@ class _Kind(NamedTuple):
     scale: float
     window: int
     passes: bool
-    mass: bool
     q_tokens: int
 
 
@@ -111,10 +110,6 @@ class Device:
         """Return whether a graph of torch's current stream is captured."""
         return torch.cuda.is_current_stream_capturing()
 
-    def int64(self, tensor: Tensor) -> Tensor:
-        """Convert a list to the form that kernels read: int64, dense."""
-        return tensor.to(torch.int64).contiguous()
-
     def int32(self, tensor: Tensor) -> Tensor:
         """Convert indices to the form that kernels read: int32, dense."""
         return tensor.to(torch.int32).contiguous()
@@ -143,9 +138,8 @@ class Device:
         block_table: Tensor,
         lengths: Tensor,
         q_starts: Tensor,
-        faults: Tensor | None = None,
     ) -> None:
-        """Run `ops.append`. `faults` counts the tokens that were not written because their page is in no frame."""
+        """Run `ops.append`."""
         if key.shape[0] == 0:
             return
         # Treat the block table as a page table of one plane, with blocks numbered row by row.
@@ -153,7 +147,7 @@ class Device:
         entries = self.int32(block_table + 1)
         count = seqs * columns
         table = Table(entries, self._first(count, block_table)[:count].view(seqs, columns), blocks=count)
-        self.append_through(table, pages, key, value, self.int32(lengths), self.int32(q_starts), faults)
+        self.append_through(table, pages, key, value, self.int32(lengths), self.int32(q_starts), None)
 
     def append_through(
         self,
@@ -165,7 +159,8 @@ class Device:
         q_starts: Tensor,
         faults: Tensor | None,
     ) -> None:
-        """Run `ops.append` with a lane's page table. `lengths` and `q_starts` are int32 and dense."""
+        """Run `ops.append` with a lane's page table. `lengths` and `q_starts` are int32 and dense. `faults` counts the tokens that were
+        not written because their page is in no frame."""
         key = self.rows(key)
         value = None if value is None else self.rows(value)
         if value is not None and key.stride() != value.stride():
@@ -260,29 +255,6 @@ class Device:
                 return choice.name, backends.LIBRARIES[choice.name].run(call, self)
         return backends.KVTIDE, self.attend(query, pages, block_table, lengths, q_starts, q_tokens, scale, window, status)
 
-    def attend_mass(
-        self,
-        query: Tensor,
-        pages: Tensor,
-        block_table: Tensor,
-        lengths: Tensor,
-        q_starts: Tensor,
-        q_tokens: int,
-        scale: float,
-        window: int,
-        top: int,
-    ) -> tuple[Tensor, Tensor]:
-        """Run `ops.attend_mass`. Return the attention output and the kernel's score words."""
-        seqs, columns = block_table.shape
-        batch = _Batch(self, query, pages, lengths, q_starts)
-        batch.lse = self.empty(tuple(query.shape[:2]), torch.float32)
-        words = self.empty((seqs, _native.SCORE_WORDS), torch.int64)
-        attention = self._attention(batch, (seqs, q_tokens, columns), scale, window, mass=True)
-        given = batch.given(block_table)
-        attention.whole(self.stream(), given)
-        attention.mass(self.stream(), given, top, words.data_ptr())
-        return batch.out, words
-
     def passes(
         self,
         query: Tensor,
@@ -308,7 +280,6 @@ class Device:
         window: int,
         *,
         passes: bool = False,
-        mass: bool = False,
     ) -> _native.Attention:
         """Return the kept attention of this stream and shape if its workspace is large enough, else a new one.
 
@@ -320,7 +291,7 @@ class Device:
         seqs, columns = bounds[0], max(1, bounds[2])
         q_tokens = up(bounds[1])
         pages, heads = batch.pages, batch.query.shape[1]
-        kind = _Kind(self.stream(), pages.dtype, tuple(pages.shape[1:]), heads, scale, window, passes, mass, q_tokens)
+        kind = _Kind(self.stream(), pages.dtype, tuple(pages.shape[1:]), heads, scale, window, passes, q_tokens)
         with _lock:
             kept = self._attentions.get(kind)
             if kept is not None and seqs <= kept.seqs and columns <= kept.columns:
@@ -328,7 +299,7 @@ class Device:
             # Try a larger workspace first, to leave room for growth.
             wanted = (seqs, q_tokens, columns)
             for room in ((up(seqs), q_tokens, max(up(columns), _BLOCKS_MIN)), wanted):
-                config = self._config(batch, room, scale, window, passes, mass)
+                config = self._config(batch, room, scale, window, passes)
                 workspace = _native.attention_bytes(config)
                 if workspace <= self.workspace_bytes_max:
                     break
@@ -358,7 +329,7 @@ class Device:
         stream, q_tokens = self.stream(), up(q_tokens)
         with _lock:
             known = [(kind, kept.config) for kind, kept in self._attentions.items() if kind.stream == stream]
-            wanted = {kind._replace(q_tokens=q_tokens): config for kind, config in known if not kind.passes and not kind.mass}
+            wanted = {kind._replace(q_tokens=q_tokens): config for kind, config in known if not kind.passes}
             for kind, example in wanted.items():
                 kept = self._attentions.get(kind)
                 if kept is not None and seqs <= kept.seqs and columns <= kept.columns:
@@ -372,7 +343,7 @@ class Device:
             return bool(wanted)
 
     def _config(
-        self, batch: _Batch, room: tuple[int, int, int], scale: float, window: int, passes: bool, mass: bool
+        self, batch: _Batch, room: tuple[int, int, int], scale: float, window: int, passes: bool
     ) -> dict[str, object]:
         """Return the configuration for the native module."""
         pages, heads = batch.pages, batch.query.shape[1]
@@ -391,7 +362,6 @@ class Device:
             "q_tokens": q_tokens,
             "blocks": blocks,
             "passes": passes,
-            "mass": mass,
         }
 
 
@@ -419,7 +389,6 @@ class _Batch:
         self.pages = pages
         value_dim = LATENT_VALUE_DIM if pages.dim() == 3 else pages.shape[4]
         self.out = device.empty((*query.shape[:2], value_dim), query.dtype)
-        self.lse: Tensor | None = None
         self.status = status
         self.lengths = device.int32(lengths)
         self.starts = device.int32(q_starts)
@@ -441,7 +410,6 @@ class _Batch:
             "starts": self.starts.data_ptr(),
             "seqs": block_table.shape[0],
             "status": self.status,
-            "lse": 0 if self.lse is None else self.lse.data_ptr(),
         }
 
 

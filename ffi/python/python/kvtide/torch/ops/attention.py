@@ -21,9 +21,6 @@ from kvtide import _native
 from .. import backends, cuda
 from ..shapes import check, check_batch, check_pages, check_table, kv, value_dim
 
-#: Maximum number of pages with a reported attention share.
-TOP_MAX = _native.SCORE_WORDS - _native.SCORE_HEAD
-
 
 def _out(query: Tensor, pages: Tensor) -> Tensor:
     """Allocate the attention output."""
@@ -194,90 +191,3 @@ def attention_backend(
         return backends.Choice(backends.KVTIDE)
     call = cuda.of(pages).call(query, pages, block_table, lengths, q_starts, q_tokens, scale, window)
     return backends.choose(call, backends.requested(backend))
-
-
-def _scores(words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Convert the kernels' scores, int64 [seqs, words], to tensors: pages, logarithms of their shares, logarithm of the rest."""
-    seqs, count = words.shape[0], (words[:, 0] >> 48) & 0xFFFF
-    halves = words.view(torch.int16).view(seqs, words.shape[1], 4)
-    named = torch.arange(words.shape[1] - _native.SCORE_HEAD, device=words.device) < count[:, None]
-    silent = words[:, 0] == -1
-    named &= ~silent[:, None]
-    index = words.view(torch.int32).view(seqs, words.shape[1], 2)[:, _native.SCORE_HEAD :, 0]
-    logs = halves[:, _native.SCORE_HEAD :, 2].contiguous().view(torch.float16).to(torch.float32)
-    rest = halves[:, 2, 0].contiguous().view(torch.float16).to(torch.float32)
-    index, logs = torch.where(named, index, -1), torch.where(named, logs, -torch.inf)
-    return index, logs, torch.where(silent, torch.nan, rest)
-
-
-@torch.library.custom_op("kvtide::attend_mass", mutates_args=(), device_types="cpu")
-def attend_mass(
-    query: Tensor,
-    pages: Tensor,
-    block_table: Tensor,
-    lengths: Tensor,
-    q_starts: Tensor,
-    q_tokens: int,
-    scale: float,
-    window: int = 0,
-    top: int = 16,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute attention like `attend`, and report the pages that got most of it. Return the output and:
-
-    int32 [seqs, top]: pages with the largest shares, largest first, then -1. float32 [seqs, top]: natural logarithms of their
-    shares over all queries and heads, rounded to float16. float32 [seqs]: the logarithm of the other pages' total share; -inf
-    without other pages, NaN if a page was missing."""
-    query = query.contiguous()
-    given = _given(query, pages, lengths, q_starts, scale, window)
-    check_table(block_table, lengths)
-    _check_top(top)
-    out, words = _out(query, pages), torch.empty(lengths.shape[0], _native.SCORE_WORDS, dtype=torch.int64)
-    _native.attend_mass(given, block_table.tolist(), out.data_ptr(), top, words.data_ptr())
-    index, logs, rest = _scores(words)
-    return out, index[:, :top].contiguous(), logs[:, :top].contiguous(), rest
-
-
-def _check_top(top: int) -> None:
-    if not 0 <= top <= TOP_MAX:
-        raise ValueError(f"the {top} largest shares were requested; top must be from 0 to {TOP_MAX}")
-
-
-@attend_mass.register_kernel("cuda")
-def _(
-    query: Tensor,
-    pages: Tensor,
-    block_table: Tensor,
-    lengths: Tensor,
-    q_starts: Tensor,
-    q_tokens: int,
-    scale: float,
-    window: int = 0,
-    top: int = 16,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    check(query, pages, lengths, q_starts, window)
-    check_table(block_table, lengths)
-    _check_top(top)
-    given = (query, pages, block_table, lengths, q_starts, q_tokens, scale, window, top)
-    out, words = cuda.of(pages).attend_mass(*given)
-    index, logs, rest = _scores(words)
-    return out, index[:, :top].contiguous(), logs[:, :top].contiguous(), rest
-
-
-@attend_mass.register_fake
-def _(
-    query: Tensor,
-    pages: Tensor,
-    block_table: Tensor,
-    lengths: Tensor,
-    q_starts: Tensor,
-    q_tokens: int,
-    scale: float,
-    window: int = 0,
-    top: int = 16,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    check(query, pages, lengths, q_starts, window)
-    check_table(block_table, lengths)
-    _check_top(top)
-    seqs, new = lengths.shape[0], query.new_empty
-    index, logs = new((seqs, top), dtype=torch.int32), new((seqs, top), dtype=torch.float32)
-    return _out(query, pages), index, logs, new((seqs,), dtype=torch.float32)
