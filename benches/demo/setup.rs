@@ -13,8 +13,8 @@ const SLABS: u32 = 8;
 const HOST_PERCENT: u32 = 30;
 /// Blocks of a slab on NVMe. Small, so that NVMe has several slabs.
 const SLAB_BLOCKS: u64 = 16;
-/// Blocks in addition to those of the text: one in reserve, and one that is written while another is freed.
-const SPARE_BLOCKS: u64 = 2;
+/// Blocks in addition to those of the text: one that is written while another is freed.
+const SPARE_BLOCKS: u64 = 1;
 /// Slabs are whole MiB.
 const MIB: u64 = 1 << 20;
 
@@ -68,10 +68,8 @@ impl Setup {
         let (prefill, decode) = (args.prefill as usize, args.decode as usize);
         let page_bytes = if args.device.is_host() { Page::BYTES } else { DEVICE_PAGE_BYTES };
         let sizes = Sizes { planes: config.num_hidden_layers, prefill, decode, page_bytes };
-        let digests = args
-            .inexact()
-            .into_iter()
-            .filter_map(|contract| digests(contract, sizes.digest_pages(), !args.device.is_host()));
+        let digests =
+            args.inexact().into_iter().filter_map(|contract| digests(contract, sizes.pages(), !args.device.is_host()));
         let digest_frames = digests.map(|digests| digests.frames(page_bytes as u32)).max().unwrap_or(0);
         let host_default =
             if args.two_tiers { sizes.host_percent_needed(args.tier0_percent, digest_frames) } else { HOST_PERCENT };
@@ -138,7 +136,7 @@ impl Setup {
         };
         format!(
             "tier 0 had {} frames ({} %) and host {} frames ({} %) for {} pages; {remedy}, and --tier0-percent must leave room \
-             for a block being filled, a block in reserve and the frames of a scan: {} is sufficient",
+             for a block being filled, the block before it and the frames of a scan: {} is sufficient",
             self.tier0_frames,
             self.tier0_percent,
             self.host_frames,

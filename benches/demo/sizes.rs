@@ -40,20 +40,14 @@ impl Sizes {
         self.planes * pages_of(self.tokens())
     }
 
-    /// Return the pages with digests where they are kept: all, and those of the block in reserve.
-    #[must_use]
-    pub fn digest_pages(&self) -> usize {
-        self.pages() + self.planes
-    }
-
     /// Return the frames that hold `percent` of all pages.
     #[must_use]
     pub fn frames(&self, percent: u32) -> u32 {
         (self.pages() as u64 * u64::from(percent)).div_ceil(100) as u32
     }
 
-    /// Return the minimum size of tier 0 in percent: a block being filled, a block in reserve, the frames of a scan, and
-    /// `digest_frames` frames for digests.
+    /// Return a sufficient size of tier 0 in percent: a block being filled, the block before it until it is in host memory, the frames
+    /// of a scan, and `digest_frames` frames for digests.
     #[must_use]
     pub fn tier0_percent_needed(&self, digest_frames: u32) -> u32 {
         let frames = u64::from(SCAN_FRAMES + digest_frames) + 2 * self.planes as u64;
@@ -62,7 +56,7 @@ impl Sizes {
 
     /// Return the size of the host tier in percent that a tier 0 of `tier0_percent` requires: the pages that do not fit, and one
     /// frame for each tier-0 frame without a settled page. These are the frames for streaming, of the block being filled, of the
-    /// block in reserve, and those that digests occupy.
+    /// block before it, and those that digests occupy.
     #[must_use]
     pub fn host_percent_needed(&self, tier0_percent: u32, digest_frames: u32) -> u32 {
         let unsettled = u64::from(SCAN_FRAMES + digest_frames) + 2 * self.planes as u64;
@@ -71,8 +65,8 @@ impl Sizes {
         (missing * 100).div_ceil(self.pages() as u64) as u32
     }
 
-    /// Return the frames of a tier 0 in which everything stays resident: all pages, the reserve, and enough free frames that the
-    /// daemon's low watermark (10 % free) never triggers a write-back.
+    /// Return the frames of a tier 0 in which everything stays resident: all pages, and enough free frames that the daemon's low
+    /// watermark (10 % free) never triggers a write-back.
     #[must_use]
     pub fn frames_resident(&self) -> u32 {
         self.frames(125) + SCAN_FRAMES + self.planes as u32

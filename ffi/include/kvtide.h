@@ -189,7 +189,7 @@ typedef uint32_t kvt_level;
 /// Kind of a request: the member of `kvt_request.args` that applies, and the member of `kvt_completion.result` that is
 /// set.
 ///
-/// Each kind has a blocking function of the same name, which describes it. Kinds up to `KVT_REQUEST_FETCH` belong to
+/// Each kind has a blocking function of the same name, which describes it. Kinds up to `KVT_REQUEST_STORE` belong to
 /// the block API, the others to paged sequences.
 enum kvt_request_kind
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -206,12 +206,8 @@ enum kvt_request_kind
     KVT_REQUEST_LOAD = 3,
     /// `args.store`, `result.store`.
     KVT_REQUEST_STORE = 4,
-    /// `args.fetch`, `result.fetch`.
-    KVT_REQUEST_FETCH = 5,
     /// `args.reserve`; no result.
     KVT_REQUEST_RESERVE = 6,
-    /// `args.reserve_blocks`; `result.blocks` is the number of blocks added.
-    KVT_REQUEST_RESERVE_BLOCKS = 7,
     /// `args.fork`; `result.child` is the new sequence.
     KVT_REQUEST_FORK = 8,
     /// `args.truncate`; no result.
@@ -460,7 +456,7 @@ typedef struct kvt_hash {
 
 /// A lease: a cached prefix that is pinned for a limited time.
 typedef struct kvt_lease_info {
-    /// Id of the lease, for `kvt_channel_load` and `kvt_channel_fetch`; `kvt_channel_end_lease` ends it early.
+    /// Id of the lease, for `kvt_channel_load`; `kvt_channel_end_lease` ends it early.
     uint32_t id;
     /// Blocks of the prefix in host memory.
     uint32_t in_host;
@@ -537,18 +533,6 @@ typedef struct kvt_store_request {
     uint32_t reserved;
 } kvt_store_request;
 
-/// Arguments of a fetch (`kvt_channel_fetch`).
-typedef struct kvt_fetch_request {
-    /// `kvt_lease_info.id`.
-    uint32_t lease;
-    /// Index of the first block in the prefix.
-    uint32_t first;
-    /// Number of blocks, at most 512.
-    uint32_t count;
-    /// Zero.
-    uint32_t reserved;
-} kvt_fetch_request;
-
 /// Arguments of a reserve or truncate (`kvt_channel_reserve`, `kvt_channel_truncate`).
 typedef struct kvt_tokens_request {
     /// Sequence.
@@ -558,14 +542,6 @@ typedef struct kvt_tokens_request {
     /// Total tokens of the sequence: to have room for, or to keep.
     uint64_t tokens;
 } kvt_tokens_request;
-
-/// Arguments of a reserve for the session (`kvt_channel_reserve_blocks`).
-typedef struct kvt_reserve_blocks_request {
-    /// Number of blocks, at most 4,096.
-    uint32_t count;
-    /// Zero.
-    uint32_t reserved;
-} kvt_reserve_blocks_request;
 
 /// Arguments of a fork or resume (`kvt_channel_fork`, `kvt_channel_resume`).
 typedef struct kvt_seq_request {
@@ -659,12 +635,8 @@ typedef union kvt_request_args {
     kvt_load_request load;
     /// `KVT_REQUEST_STORE`.
     kvt_store_request store;
-    /// `KVT_REQUEST_FETCH`.
-    kvt_fetch_request fetch;
     /// `KVT_REQUEST_RESERVE`.
     kvt_tokens_request reserve;
-    /// `KVT_REQUEST_RESERVE_BLOCKS`.
-    kvt_reserve_blocks_request reserve_blocks;
     /// `KVT_REQUEST_FORK`.
     kvt_seq_request fork;
     /// `KVT_REQUEST_TRUNCATE`.
@@ -712,12 +684,11 @@ typedef struct kvt_lookup_result {
     uint32_t in_host_permille;
 } kvt_lookup_result;
 
-/// Result of a load or fetch.
+/// Result of a load.
 typedef struct kvt_copy_result {
-    /// Number of blocks that did not arrive (load), or that are not in host memory (fetch); `kvt_channel_get_failed`
-    /// returns their indices, and `kvt_completion.status` is the reason of the first. If it is 0 and `status` is an
-    /// error, nothing was copied; but after `KVT_EDAEMON` any of the blocks may have been copied
-    /// (`kvt_channel_settle`).
+    /// Number of blocks that did not arrive; `kvt_channel_get_failed` returns their indices, and
+    /// `kvt_completion.status` is the reason of the first. If it is 0 and `status` is an error, nothing was copied; but
+    /// after `KVT_EDAEMON` any of the blocks may have been copied (`kvt_channel_settle`).
     uint32_t failed_count;
     /// Zero.
     uint32_t reserved;
@@ -732,7 +703,7 @@ typedef struct kvt_store_result {
 } kvt_store_result;
 
 /// Result of a request: the member that `kvt_completion.kind` names. All bytes are zero if the request failed, except
-/// `failed_count` of loads, stores and fetches.
+/// `failed_count` of loads and stores.
 typedef union kvt_result {
     /// `KVT_REQUEST_LOOKUP`.
     kvt_lookup_result lookup;
@@ -742,9 +713,7 @@ typedef union kvt_result {
     kvt_copy_result load;
     /// `KVT_REQUEST_STORE`.
     kvt_store_result store;
-    /// `KVT_REQUEST_FETCH`.
-    kvt_copy_result fetch;
-    /// `KVT_REQUEST_RESERVE_BLOCKS`, `KVT_REQUEST_ATTACH_PREFIX`: number of blocks.
+    /// `KVT_REQUEST_ATTACH_PREFIX`: number of blocks.
     uint32_t blocks;
     /// `KVT_REQUEST_FORK`: the new sequence.
     uint32_t child;
@@ -832,9 +801,9 @@ kvt_status kvt_attach(const kvt_options *options,
 /// Close all channels and lanes of the old client before the call. After success the old client has none; detach it.
 ///
 /// Sequences keep their ids, get new block ids, and belong to the channel with the same index. A sequence is lost if a
-/// page that it needs was not in tier 0: all calls on it except `kvt_channel_drop_seq` return `KVT_ELOST`. The
-/// session's reserve is empty, no page is pinned, no sequence is parked, and leases have ended. An engine with blocks
-/// of its own calls `kvt_client_set_blocks` again.
+/// page that it needs was not in tier 0: all calls on it except `kvt_channel_drop_seq` return `KVT_ELOST`. No page is
+/// pinned, no sequence is parked, and leases have ended. An engine with blocks of its own calls
+/// `kvt_client_set_blocks` again.
 ///
 /// @param client  Session.
 /// @param socket  Path of the new daemon's socket.
@@ -1013,7 +982,7 @@ kvt_status kvt_channel_lease(kvt_channel *channel,
                              uint64_t timeout_us,
                              kvt_lease_info *lease);
 
-/// End a lease. Does not wait. Call it after the loads and fetches of its blocks have ended: those in flight end with
+/// End a lease. Does not wait. Call it after the loads of its blocks have ended: those in flight end with
 /// `KVT_ENOTFOUND`.
 ///
 /// @param channel  Channel.
@@ -1090,26 +1059,6 @@ kvt_status kvt_channel_store(kvt_channel *channel,
                              uint64_t timeout_us,
                              uint32_t *failed,
                              uint32_t *failed_count);
-
-/// Read blocks of a lease from NVMe into host memory, ahead of a load, as far as there is room.
-///
-/// @param channel  Channel.
-/// @param lease  `kvt_lease_info.id`.
-/// @param first  Index of the first block in the prefix.
-/// @param count  Number of blocks, at most 2^20.
-/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
-/// @param fetched  May be NULL; receives the number of these blocks that are in host memory, also if some blocks failed.
-/// @return `KVT_OK`; `KVT_ENOSPC` if not all of them fit; otherwise as `kvt_channel_load`.
-/// Thread safety: one thread per channel at a time.
-/// Example: `kvt_channel_fetch(channel, lease.id, 0, cached, 0, NULL);`
-///
-/// Pointers: `fetched` must be NULL or valid for a write.
-kvt_status kvt_channel_fetch(kvt_channel *channel,
-                             uint32_t lease,
-                             uint32_t first,
-                             uint32_t count,
-                             uint64_t timeout_us,
-                             uint32_t *fetched);
 
 /// Wait until earlier calls that ended with `KVT_ETIMEDOUT` or `KVT_EDAEMON` no longer access the engine's own blocks.
 ///
@@ -1293,7 +1242,7 @@ kvt_status kvt_channel_wait(kvt_channel *channel,
                             uint64_t timeout_us,
                             kvt_completion *completion);
 
-/// Return the blocks for which a load, store or fetch failed, as indices into the request's blocks. The completion must
+/// Return the blocks for which a load or store failed, as indices into the request's blocks. The completion must
 /// come from the last `kvt_channel_poll` or `kvt_channel_wait` of this channel.
 ///
 /// @param channel  Channel.

@@ -297,7 +297,7 @@ kvt_status kvt_channel_create_seq(kvt_channel *channel, uint32_t *seq);
 kvt_status kvt_channel_drop_seq(kvt_channel *channel, uint32_t seq);
 
 /// Extend a sequence until it has blocks for `tokens` tokens. The pages of new blocks are in tier 0 and writable
-/// afterwards. Waits for room if work in flight can free some.
+/// afterwards. Waits for room if work in flight can free some. Makes no round trip if it has the blocks already.
 ///
 /// @param channel  Channel.
 /// @param seq  Sequence of the channel.
@@ -310,35 +310,6 @@ kvt_status kvt_channel_drop_seq(kvt_channel *channel, uint32_t seq);
 /// Thread safety: one thread per channel at a time.
 /// Example: `kvt_channel_reserve(channel, seq, prompt_tokens + 256, 0);`
 kvt_status kvt_channel_reserve(kvt_channel *channel, uint32_t seq, uint64_t tokens, uint64_t timeout_us);
-
-/// Add blocks to the session's reserve, from which `kvt_channel_append` takes. From then on the library refills the
-/// reserve to `blocks` in the background.
-///
-/// @param channel  Channel.
-/// @param blocks  Number of blocks, at most 4,096.
-/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
-/// @param granted  May be NULL; receives the number of blocks that this call added.
-/// @return `KVT_OK`, also if only some blocks were granted; `KVT_ELIMIT` if `blocks` is too large; `KVT_ENOSPC`,
-///     `KVT_ETOOBIG`, `KVT_ETIMEDOUT` as `kvt_channel_reserve`.
-/// Thread safety: one thread per channel at a time.
-/// Example: `kvt_channel_reserve_blocks(channel, 32, 0, NULL);`
-///
-/// Pointers: `granted` must be NULL or valid for a write.
-kvt_status kvt_channel_reserve_blocks(kvt_channel *channel, uint32_t blocks, uint64_t timeout_us, uint32_t *granted);
-
-/// Extend a sequence until it has blocks for `tokens` tokens beyond the committed ones, with blocks of the session's
-/// reserve. Does not wait and makes no round trip.
-///
-/// @param channel  Channel.
-/// @param seq  Sequence of the channel.
-/// @param tokens  Tokens, counted from the committed length.
-/// @return `KVT_OK`; `KVT_EAGAIN` if the reserve is empty, or a request that changes the sequence is in flight. An
-///     empty reserve is refilled in the background; blocks that were taken stay with the sequence;
-///     `kvt_channel_reserve` waits for the rest. `KVT_ELIMIT` if the sequence would have more blocks than the daemon
-///     allows.
-/// Thread safety: one thread per channel at a time.
-/// Example: `if (kvt_channel_append(channel, seq, 1) == KVT_EAGAIN) kvt_channel_reserve(channel, seq, tokens + 1, 0);`
-kvt_status kvt_channel_append(kvt_channel *channel, uint32_t seq, uint64_t tokens);
 
 /// Make the tokens of a sequence below `tokens` final. They must be written. Seals every page that they fill; a sealed
 /// page never changes. Does not wait.

@@ -59,7 +59,6 @@ impl OpenSpan {
                 | Request::Publish { hashes, .. }
                 | Request::AttachPrefix { hashes, .. },
             ) => (hashes.len() as u32, &[][..]),
-            Some(Request::FetchBlocks { count, .. }) => (*count, &[][..]),
             _ => (0, &[][..]),
         };
         let op = Op::from_code(op);
@@ -74,7 +73,6 @@ impl OpenSpan {
             Some(Op::Lease) => "lease",
             Some(Op::LoadBlocks) => "load",
             Some(Op::StoreBlocks) => "store",
-            Some(Op::FetchBlocks) => "fetch",
             Some(Op::AttachPrefix) => "attach_prefix",
             Some(Op::Publish) => "publish",
             Some(op) => op.name(),
@@ -124,7 +122,7 @@ impl OpenSpan {
 
     /// Return how many blocks the request copied; `None` if it is no copy.
     fn copied(&self, answer: Option<&Answer<'_>>) -> Option<u32> {
-        let (Op::LoadBlocks | Op::StoreBlocks | Op::FetchBlocks) = self.op? else { return None };
+        let (Op::LoadBlocks | Op::StoreBlocks) = self.op? else { return None };
         // The list holds the blocks that failed. An error without a list is one of the request.
         let some = answer.filter(|answer| answer.status == Status::Ok || !answer.words.is_empty());
         Some(some.map_or(0, |answer| self.asked.saturating_sub(answer.words.len() as u32)))

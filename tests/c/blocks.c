@@ -59,8 +59,6 @@ int main(int argc, char **argv) {
     for (uint32_t i = 0; i < PROMPT; i++) own[i] = BLOCKS - 1 - i;
     OK(kvt_channel_load(channel, lease.id, 0, own, found, 0, failed, &count));
     for (uint32_t i = 0; i < PROMPT; i++) CHECK(holds(own[i], 1, i));
-    OK(kvt_channel_fetch(channel, lease.id, 0, found, 0, &count));
-    CHECK(count == PROMPT);
 
     /* A block that does not exist: nothing is copied. */
     own[1] = BLOCKS;

@@ -129,15 +129,8 @@ static void find_and_load(void) {
     uint32_t failed[2], count;
     EXPECT(kvt_channel_get_failed(channel, ticket, failed, 2, &count), KVT_ENOTFOUND);
 
-    r = request(KVT_REQUEST_FETCH, 10);
-    r.args.fetch = (kvt_fetch_request){.lease = lease, .count = PROMPT};
-    submit(&r);
-    CHECK(next().status == KVT_OK);
-    r.args.fetch.count = PROMPT + 1;
-    FAILS(kvt_channel_submit(channel, &r, NULL), KVT_ERANGE, "6 blocks");
-
     /* In every outcome of the race a cancelled request ends once. */
-    r = request(KVT_REQUEST_LOAD, 11);
+    r = request(KVT_REQUEST_LOAD, 10);
     r.args.load = (kvt_load_request){.lease = lease, .blocks = names, .count = 2};
     const uint64_t late = submit(&r);
     OK(kvt_channel_cancel(channel, late));

@@ -25,7 +25,6 @@ static void sequences(engine *e) {
     FAILS(kvt_channel_drop_seq(c, 5), KVT_ENOTFOUND, "5");
     FAILS(kvt_channel_drop_seq(c, 4000000000u), KVT_ENOTFOUND, "4000000000");
     FAILS(kvt_channel_reserve(c, 5, 10, 0), KVT_ENOTFOUND, "5");
-    FAILS(kvt_channel_append(c, 5, 1), KVT_ENOTFOUND, "5");
     FAILS(kvt_channel_commit(c, 5, 1), KVT_ENOTFOUND, "5");
     FAILS(kvt_channel_fork(c, 5, 0, &n), KVT_ENOTFOUND, "5");
     FAILS(kvt_channel_truncate(c, 5, 0, 0), KVT_ENOTFOUND, "5");
@@ -37,7 +36,6 @@ static void sequences(engine *e) {
     FAILS(kvt_client_get_seq_blocks(e->client, t.seq, 4, blocks, 2, &n), KVT_ERANGE, "3 blocks");
     OK(kvt_client_get_seq_blocks(e->client, t.seq, 1, NULL, 0, &n));
     CHECK(n == 2);
-    FAILS(kvt_channel_append(c, t.seq, PAGE_TOKENS), KVT_EAGAIN, "append"); /* the session has no reserve */
     FAILS(kvt_channel_commit(c, t.seq, t.tokens + 1), KVT_ESTATE, "commit");
     FAILS(kvt_channel_commit(c, t.seq, t.tokens - 1), KVT_ESTATE, "commit");
     FAILS(kvt_channel_truncate(c, t.seq, t.tokens + 1, 0), KVT_ERANGE, "truncate");

@@ -102,11 +102,8 @@ static void fork_and_truncate(engine *e) {
     OK(kvt_channel_drop_seq(e->channel, cut.seq));
 }
 
-/* The session's own reserve: blocks for decoding without a round trip. */
-static void append(engine *e) {
-    uint32_t granted = 0;
-    OK(kvt_channel_reserve_blocks(e->channel, 4, 0, &granted));
-    CHECK(granted >= 4);
+/* A sequence that grows by one page at a time. */
+static void grow(engine *e) {
     text t;
     memset(&t, 0, sizeof t);
     t.tags[0] = 16;
@@ -114,8 +111,8 @@ static void append(engine *e) {
     OK(kvt_channel_create_seq(e->channel, &t.seq));
     EXPECT(kvt_channel_end_lease(e->channel, t.seq), KVT_ENOTFOUND); /* a sequence is no lease */
     for (uint32_t page = 0; page < 4; page++) {
-        OK(kvt_channel_append(e->channel, t.seq, PAGE_TOKENS));
         t.tokens += PAGE_TOKENS;
+        OK(kvt_channel_reserve(e->channel, t.seq, t.tokens, 0));
         const kvt_step_seq seq = {.seq = t.seq, .tokens = t.tokens};
         OK(kvt_lane_begin(e->lane, &seq, 1));
         for (uint32_t plane = 0; plane < PLANES; plane++) {
@@ -206,7 +203,7 @@ int main(int argc, char **argv) {
     resident(&e);
     beyond_tier0(&e);
     fork_and_truncate(&e);
-    append(&e);
+    grow(&e);
     publish_and_map(&e);
     park_and_resume(&e);
     pins(&e);

@@ -9,6 +9,10 @@ use kvtide_wire::status::Status;
 fn mistakes_are_answered_and_cost_nothing() {
     let daemon = daemon("");
     let mut raw = Raw::attach(daemon.socket());
+    // Codes of deleted requests, and one that no request has had.
+    for op in [4, 26, 1000] {
+        assert_eq!(raw.status(Submission { op, ..sub(Op::Nop) }), Status::Invalid);
+    }
     assert_eq!(raw.status(Submission { seq: 3, ..sub(Op::SeqDrop) }), Status::NotFound);
     assert_eq!(raw.status(Submission { seq: 9999, ..sub(Op::SeqCreate) }), Status::Range);
     assert_eq!(raw.status(sub(Op::SeqCreate)), Status::Ok);

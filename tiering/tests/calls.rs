@@ -30,7 +30,7 @@ fn check_pages(w: &mut World, seq: SeqId, pages: &[(BlockId, Vec<u64>)]) {
 fn fork_shares_what_is_sealed_and_copies_the_tail() {
     let mut w = world(32);
     let pages = w.fill(0, 0, 3, 2);
-    let tail = w.ok(0, Request::Reserve { seq: Some(0), count: 2 }).list[0];
+    let tail = w.ok(0, Request::Reserve { seq: 0, count: 2 }).list[0];
     let wrote: Vec<_> = (0..2).map(|p| w.write(0, tail, p)).collect();
     w.ok(0, Request::Commit { seq: 0, tokens: 14 });
     let fork = w.ok(0, Request::Fork { parent: 0, child: 1 });
@@ -131,7 +131,7 @@ fn published_blocks_are_attached_and_outlive_their_sequence() {
 fn publish_refuses_nonsense() {
     let mut w = world(32);
     w.fill(0, 0, 3, 2);
-    w.ok(0, Request::Reserve { seq: Some(0), count: 1 });
+    w.ok(0, Request::Reserve { seq: 0, count: 1 });
     let h = hashes(4);
     let mut publish = |first, parent, hashes: &[u128]| {
         w.call(0, Request::Publish { seq: 0, first, parent, hashes, level: Level::Published }).status
@@ -166,14 +166,14 @@ fn equal_blocks_are_published_once() {
 fn park_and_resume_take_the_tail_along() {
     let mut w = world(32);
     let pages = w.fill(0, 0, 3, 2);
-    let tail = w.ok(0, Request::Reserve { seq: Some(0), count: 1 }).list[0];
+    let tail = w.ok(0, Request::Reserve { seq: 0, count: 1 }).list[0];
     let wrote: Vec<_> = (0..2).map(|p| w.write(0, tail, p)).collect();
     w.ok(0, Request::Commit { seq: 0, tokens: 13 });
     w.ok(0, Request::Park { seq: 0, due_us: 0 });
     assert_eq!(w.read(0, tail, 0), None);
     for refused in [
         Request::Commit { seq: 0, tokens: 14 },
-        Request::Reserve { seq: Some(0), count: 1 },
+        Request::Reserve { seq: 0, count: 1 },
         Request::Fork { parent: 0, child: 3 },
         Request::Truncate { seq: 0, tokens: 1 },
     ] {
@@ -291,13 +291,10 @@ fn declared_pages_are_where_they_were() {
 }
 
 #[test]
-fn the_session_reserve_feeds_bind() {
+fn commits_go_forward_and_within_the_reserved_blocks() {
     let mut w = world(32);
-    let got = w.ok(0, Request::Reserve { seq: None, count: 3 }).list;
-    assert_eq!(got.len(), 3);
-    w.ok(0, Request::Bind { seq: 0, block: got[1] });
-    assert_eq!(w.call(0, Request::Bind { seq: 0, block: got[1] }).status, Status::NotFound);
-    assert_eq!(w.call(0, Request::Bind { seq: 0, block: u32::MAX }).status, Status::NotFound);
+    assert_eq!(w.ok(0, Request::Reserve { seq: 0, count: 1 }).list.len(), 1);
+    assert_eq!(w.call(0, Request::Reserve { seq: u32::MAX, count: 1 }).status, Status::NotFound);
     w.ok(0, Request::Commit { seq: 0, tokens: 4 });
     assert_eq!(w.call(0, Request::Commit { seq: 0, tokens: 5 }).status, Status::State);
     assert_eq!(w.call(0, Request::Commit { seq: 0, tokens: 3 }).status, Status::State);
@@ -310,19 +307,19 @@ fn reserve_knows_what_fits() {
     w.attach(0, 1, &[16]);
     w.ok(0, Request::SeqCreate { seq: 0 });
     assert_eq!(
-        w.call(0, Request::Reserve { seq: Some(0), count: 7 }).status,
+        w.call(0, Request::Reserve { seq: 0, count: 7 }).status,
         Status::TooBig,
         "12 frames may be held for long"
     );
-    assert_eq!(w.call(0, Request::Reserve { seq: Some(0), count: 600 }).status, Status::Limit);
+    assert_eq!(w.call(0, Request::Reserve { seq: 0, count: 600 }).status, Status::Limit);
     // 12 frames here and 10 in host: 11 blocks of 2 planes.
     let pages = w.fill(0, 0, 11, 2);
-    assert_eq!(w.call(0, Request::Reserve { seq: Some(0), count: 1 }).status, Status::NoSpace);
+    assert_eq!(w.call(0, Request::Reserve { seq: 0, count: 1 }).status, Status::NoSpace);
     for step in 1..5 {
         w.step(0, 0, step, 0, &pages, 2);
     }
     w.ok(0, Request::Truncate { seq: 0, tokens: 40 });
-    w.ok(0, Request::Reserve { seq: Some(0), count: 1 });
+    w.ok(0, Request::Reserve { seq: 0, count: 1 });
 }
 
 #[test]
@@ -336,14 +333,14 @@ fn a_reserve_waits_for_blocks_that_are_on_their_way_out() {
     w.eager = false;
     w.ok(0, Request::SeqDrop { seq: 0 });
     w.ok(0, Request::SeqCreate { seq: 1 });
-    let tag = w.ask(0, Request::Reserve { seq: Some(1), count: 2 });
+    let tag = w.ask(0, Request::Reserve { seq: 1, count: 2 });
     assert_eq!(w.answer(0, tag), None, "ids are free only when their pages are invalidated");
     w.eager = true;
     w.settle();
     assert_eq!(w.answer(0, tag).unwrap().status, Status::Ok);
     // Deadline and cancellation of a waiting request.
-    w.ok(0, Request::Reserve { seq: Some(1), count: 6 });
-    assert_eq!(w.call(0, Request::Reserve { seq: Some(1), count: 1 }).status, Status::NoSpace);
+    w.ok(0, Request::Reserve { seq: 1, count: 6 });
+    assert_eq!(w.call(0, Request::Reserve { seq: 1, count: 1 }).status, Status::NoSpace);
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn scanning_at(plane: u16) -> (World, Pages) {
     w.attach(0, 1, &[11]);
     w.ok(0, Request::SeqCreate { seq: 0 });
     let mut pages = w.fill(0, 0, 8, PLANES);
-    let tail = w.ok(0, Request::Reserve { seq: Some(0), count: 1 }).list[0];
+    let tail = w.ok(0, Request::Reserve { seq: 0, count: 1 }).list[0];
     pages.push((tail, (0..PLANES).map(|p| w.write(0, tail, p)).collect()));
     w.agents.get_mut(&0).unwrap().lanes.insert(0, (STEP + u64::from(plane), BTreeSet::new()));
     w.ok(0, Request::Step { lane: 0, step: 1, seqs: &[0] });

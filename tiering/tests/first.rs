@@ -50,7 +50,7 @@ fn tight_tiers_never_hang() {
         w.ok(0, Request::SeqCreate { seq: 0 });
         let (mut pages, mut step) = (Vec::new(), 0);
         loop {
-            let done = w.call(0, Request::Reserve { seq: Some(0), count: 1 });
+            let done = w.call(0, Request::Reserve { seq: 0, count: 1 });
             if done.status != Status::Ok {
                 assert_eq!(done.status, Status::NoSpace);
                 break;

@@ -35,7 +35,7 @@ fn guarantee(w: &mut World, s: SessionId, blocks: u32) -> (Status, u64) {
 fn fill_up(w: &mut World, s: SessionId, most: u32) -> u32 {
     for count in 0..most {
         let before = w.core.seq_tokens(s, 0).unwrap();
-        let done = w.call(s, Request::Reserve { seq: Some(0), count: 1 });
+        let done = w.call(s, Request::Reserve { seq: 0, count: 1 });
         if done.status != Status::Ok {
             assert_eq!(done.status, Status::NoSpace);
             return count;

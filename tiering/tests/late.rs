@@ -218,7 +218,7 @@ fn parks_and_publishes_wait_for_a_lost_sessions_process_and_not_for_long() {
         w.ok(2, Request::SeqCreate { seq: 0 });
         w.fill(2, 0, 1, 1);
         w.ok(2, Request::SeqCreate { seq: 1 });
-        let block = w.ok(2, Request::Reserve { seq: Some(1), count: 1 }).list[0];
+        let block = w.ok(2, Request::Reserve { seq: 1, count: 1 }).list[0];
         w.write(2, block, 0);
         w.ok(2, Request::Commit { seq: 1, tokens: 1 });
         w.eager = false;

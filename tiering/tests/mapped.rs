@@ -112,7 +112,7 @@ fn a_lost_session_may_go_on_reading_in_place_until_it_exited() {
     w.attach(1, 1, &[8, 0]);
     w.ok(1, Request::SeqCreate { seq: 0 });
     let before: Vec<u64> = shown.iter().map(|at| w.host[at]).collect();
-    w.ask_for(1, Request::Reserve { seq: Some(0), count: 60 }, 1000);
+    w.ask_for(1, Request::Reserve { seq: 0, count: 60 }, 1000);
     w.now += 2000;
     w.event(Event::Tick).unwrap();
     assert_eq!(before, shown.iter().map(|at| w.host[at]).collect::<Vec<_>>());

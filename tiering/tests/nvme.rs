@@ -55,7 +55,7 @@ fn tight_tiers_never_hang() {
         w.ok(0, Request::SeqCreate { seq: 0 });
         let (mut pages, mut step) = (Vec::new(), 0);
         loop {
-            let done = w.call(0, Request::Reserve { seq: Some(0), count: 1 });
+            let done = w.call(0, Request::Reserve { seq: 0, count: 1 });
             if done.status != Status::Ok {
                 assert_eq!(done.status, Status::NoSpace);
                 break;
@@ -133,7 +133,7 @@ fn a_disk_that_takes_nothing_is_an_error_in_bounded_time_and_loses_nothing() {
         w.disk.fail_next = vec![status; 200].into();
         // Requests succeed while host and tier 0 have room; then one fails, and its status gives the reason.
         let refused = loop {
-            let tag = w.ask_for(0, Request::Reserve { seq: Some(0), count: 1 }, 10_000_000);
+            let tag = w.ask_for(0, Request::Reserve { seq: 0, count: 1 }, 10_000_000);
             pass_time(&mut w, 2_000_000);
             let done = w.answer(0, tag).expect("an answer long before the deadline");
             if done.status != Status::Ok {
@@ -153,7 +153,7 @@ fn a_disk_that_takes_nothing_is_an_error_in_bounded_time_and_loses_nothing() {
         for step in 1..4 {
             w.step(0, 0, step, 0, &pages, 3);
         }
-        w.ok(0, Request::Reserve { seq: Some(0), count: 1 });
+        w.ok(0, Request::Reserve { seq: 0, count: 1 });
     }
 }
 
@@ -166,7 +166,7 @@ fn a_worn_out_slot_is_given_up_and_another_one_taken() {
     w.eager = false;
     let mut worn = None;
     for i in 7..=18 {
-        let tag = w.ask_for(0, Request::Reserve { seq: Some(0), count: 1 }, 10_000_000);
+        let tag = w.ask_for(0, Request::Reserve { seq: 0, count: 1 }, 10_000_000);
         for _ in 0..40 {
             while w.run_job(0) {}
             if let Some(t) = w.disk.take(0) {
@@ -256,7 +256,7 @@ fn a_tail_resumed_under_a_write_is_written_again() {
     (w.disk.node_slots, w.disk.slab_slots) = (40, 10);
     w.attach(0, 1, &[12]);
     w.ok(0, Request::SeqCreate { seq: 0 });
-    let tail = w.ok(0, Request::Reserve { seq: Some(0), count: 1 }).list[0];
+    let tail = w.ok(0, Request::Reserve { seq: 0, count: 1 }).list[0];
     (0..2).for_each(|plane| _ = w.write(0, tail, plane));
     w.eager = false;
     let run_jobs = |w: &mut World| {

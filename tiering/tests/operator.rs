@@ -86,8 +86,6 @@ fn what_left_host_memory_counts_as_loaded_from_nvme() {
     store(&mut w, &b);
     assert_eq!(entry(&w, a[0]).bytes, ByTier { nvme: 1000, ..ByTier::default() }, "the second prefix took its place");
     w.ok(1, Request::Lease { seq: 0, hash: a[1], count: 2, lease_us: 1_000_000 });
-    // The first block is read ahead, the second by the load.
-    w.ok(1, Request::FetchBlocks { seq: 0, first: 0, count: 1 });
     w.ok(1, Request::LoadBlocks { seq: 0, first: 0, engine: &[10, 11] });
     assert_eq!(w.core.hits(1).unwrap().loaded_tokens, ByTier { nvme: 2 * TOKENS, ..ByTier::default() });
 }
@@ -98,7 +96,7 @@ fn attached_blocks_are_loaded_once_and_asked_for_by_who_asks() {
     w.attach(0, 1, &[8]);
     w.ok(0, Request::SeqCreate { seq: 0 });
     for i in 0..2u64 {
-        let block = w.ok(0, Request::Reserve { seq: Some(0), count: 1 }).list[0];
+        let block = w.ok(0, Request::Reserve { seq: 0, count: 1 }).list[0];
         w.write(0, block, 0);
         w.ok(0, Request::Commit { seq: 0, tokens: (i + 1) * TOKENS });
     }

@@ -440,7 +440,7 @@ fn a_publish_does_not_wait_for_a_slot_of_its_parent() {
         (p.clean_low_percent, p.clean_high_percent) = (100, 100);
         (p.host_clean_low_percent, p.host_clean_high_percent) = (100, 100);
     });
-    let blocks = w.ok(0, Request::Reserve { seq: Some(0), count: 2 }).list;
+    let blocks = w.ok(0, Request::Reserve { seq: 0, count: 2 }).list;
     blocks.iter().for_each(|&block| (0..2).for_each(|plane| _ = w.write(0, block, plane)));
     w.ok(0, Request::Acquire { seq: 0, plane: 0, planes: 2, first: 0, count: 1 });
     w.ok(0, Request::Commit { seq: 0, tokens: 2 * u64::from(w.core.config().page_tokens) });

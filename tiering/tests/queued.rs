@@ -361,7 +361,7 @@ fn loads(cache: &Cache, pages: &[(BlockId, Vec<u64>)], in_place: bool) -> usize 
 /// Create a sequence with a prefix and a page that is being filled.
 fn with_a_tail(cache: &mut Cache, seq: SeqId, prefix: usize) -> Vec<(BlockId, Vec<u64>)> {
     let pages = cache.attach(seq, prefix);
-    let block = cache.w.ok(0, Request::Reserve { seq: Some(seq), count: 1 }).list[0];
+    let block = cache.w.ok(0, Request::Reserve { seq, count: 1 }).list[0];
     (0..PLANES).for_each(|plane| _ = cache.w.write(0, block, plane));
     let tokens = cache.w.core.seq_tokens(0, seq).unwrap();
     cache.w.ok(0, Request::Commit { seq, tokens: tokens + 1 });

@@ -201,7 +201,7 @@ fn a_reserve_without_host_memory_takes_no_nvme_space() {
     w.attach(2, 1, &[8]);
     w.ok(2, Request::SeqCreate { seq: 0 });
     w.fill(2, 0, 4, 1);
-    let tag = w.ask(2, Request::Reserve { seq: Some(0), count: 1 });
+    let tag = w.ask(2, Request::Reserve { seq: 0, count: 1 });
     assert_eq!(w.answer(2, tag).map(|done| done.status), Some(Status::NoSpace));
     assert_eq!(w.disk.granted, 0, "NVMe regions were taken");
 }

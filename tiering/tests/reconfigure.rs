@@ -36,7 +36,7 @@ fn a_new_deadline_is_for_the_requests_that_follow() {
     w.eager = false;
     w.event(change(Policy { request_timeout_us: 50, ..policy })).unwrap();
     w.ok(0, Request::SeqCreate { seq: 1 });
-    let reserve = w.ask(0, Request::Reserve { seq: Some(1), count: 12 });
+    let reserve = w.ask(0, Request::Reserve { seq: 1, count: 12 });
     assert_eq!(w.answer(0, reserve), None, "the stores that make room have not ended");
     w.now += 50;
     w.event(Event::Tick).unwrap();
@@ -87,7 +87,7 @@ fn a_higher_bound_makes_room_for_what_was_refused() {
     w.slab_frames = 4;
     w.attach(0, 1, &[16]);
     w.ok(0, Request::SeqCreate { seq: 0 });
-    let reserve = Request::Reserve { seq: Some(0), count: 40 };
+    let reserve = Request::Reserve { seq: 0, count: 40 };
     assert_ne!(w.call(0, reserve).status, Status::Ok, "16 frames and 4 do not hold 40 pages");
     w.event(Event::Reconfigure { policy, host_bytes_max: 1 << 20, nvme_bytes_max: 0 }).unwrap();
     w.ok(0, Request::SeqDrop { seq: 0 });

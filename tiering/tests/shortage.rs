@@ -104,7 +104,7 @@ fn pages_that_the_engine_pins_take_no_job_slots() {
     w.eager = false;
     let mut blocks = Vec::new();
     for i in 1..=10 {
-        let tag = w.ask(0, Request::Reserve { seq: Some(0), count: 1 });
+        let tag = w.ask(0, Request::Reserve { seq: 0, count: 1 });
         run_refusing_evicts(&mut w);
         let done = w.answer(0, tag).expect("a block needs no frame that is pinned");
         blocks.push(done.list[0]);

@@ -142,7 +142,7 @@ impl Engine {
         self.machine.must(Request::Contract { seq: 0, contract })?;
         while (self.blocks.len() as u32) < pages {
             let count = CHUNK.min(pages - self.blocks.len() as u32);
-            self.machine.must(Request::Reserve { seq: Some(0), count })?;
+            self.machine.must(Request::Reserve { seq: 0, count })?;
             self.blocks.extend_from_slice(self.machine.list());
             let tokens = self.blocks.len() as u64 * u64::from(PAGE_TOKENS);
             self.machine.must(Request::Commit { seq: 0, tokens })?;

@@ -88,7 +88,7 @@ fn alternate(socket: &Path, decoder: &Decoder, sizes: Sizes) -> Result<Vec<(f64,
 
 /// Return a session that has room for all pages and for digests.
 fn spec(socket: &Path, contract: Contract, sizes: Sizes) -> SessionSpec {
-    let digests = digests(contract, sizes.digest_pages(), false);
+    let digests = digests(contract, sizes.pages(), false);
     let kept = digests.map_or(0, |digests| digests.frames(sizes.page_bytes as u32));
     let space = format!("bench-{contract}").replace([':', '.'], "-");
     SessionSpec {

@@ -169,7 +169,7 @@ impl World {
         self.ask(Request::SeqCreate { seq })?;
         let page_tokens = u64::from(self.core.config().page_tokens);
         for block in 1..=u64::from(blocks) {
-            self.ask(Request::Reserve { seq: Some(seq), count: 1 })?;
+            self.ask(Request::Reserve { seq, count: 1 })?;
             self.seqs[seq as usize].extend_from_slice(&self.granted);
             self.ask(Request::Commit { seq, tokens: block * page_tokens })?;
         }

@@ -265,10 +265,8 @@ fn attach(args: &EngineArgs, stage: Stage, sizes: Sizes, frames: u32) -> Result<
     // The capacity check uses the digests of the run with the least room.
     let digests = match stage {
         Stage::Rehearsal => {
-            let all = args
-                .contracts
-                .iter()
-                .filter_map(|contract| digests(*contract, sizes.digest_pages(), !args.device.is_host()));
+            let all =
+                args.contracts.iter().filter_map(|contract| digests(*contract, sizes.pages(), !args.device.is_host()));
             all.max_by_key(DigestOptions::bytes)
         }
         _ => None,
@@ -282,7 +280,7 @@ fn attach(args: &EngineArgs, stage: Stage, sizes: Sizes, frames: u32) -> Result<
 /// Attach a session that decodes with `contract` and the small tier 0.
 fn attach_inexact(args: &EngineArgs, contract: Contract, prefetch: bool, sizes: Sizes) -> Result<Store, TieredError> {
     let name = space_of(&contract.to_string(), prefetch);
-    let digests = digests(contract, sizes.digest_pages(), !args.device.is_host());
+    let digests = digests(contract, sizes.pages(), !args.device.is_host());
     let max_stall = Duration::from_micros(args.max_stall_us.into());
     let spec = SessionSpec { digests, max_stall, prefetch, ..spec(args, name, sizes, args.tier0_frames) };
     Store::contracted(spec, contract, pages_of(sizes.tokens()))

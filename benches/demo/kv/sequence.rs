@@ -7,7 +7,6 @@ use kvtide_client::{
     Channel, Client, Contract, DeviceChoice, DigestOptions, Lane, Options, SeqId, SpaceSpec, Stats, StepSeq,
 };
 use kvtide_wire::geometry::Plane;
-use kvtide_wire::status::Status;
 
 use super::TieredError;
 use crate::demo::attention::PAGE_TOKENS;
@@ -49,10 +48,9 @@ pub struct Sequence {
     channel: Channel,
     client: Client,
     seq: SeqId,
-    committed: usize,
     tokens: usize,
-    /// The session has a reserve for decode steps.
-    reserved: bool,
+    /// Tokens that the sequence has room for.
+    room: usize,
     waited: Duration,
 }
 
@@ -83,7 +81,7 @@ impl Sequence {
         let client = Client::attach(options)?;
         let (mut channel, lane) = (client.channel(0)?, client.lane(0)?);
         let seq = channel.create_seq()?;
-        Ok(Sequence { lane, channel, client, seq, committed: 0, tokens: 0, reserved: false, waited: Duration::ZERO })
+        Ok(Sequence { lane, channel, client, seq, tokens: 0, room: 0, waited: Duration::ZERO })
     }
 
     /// Return its session.
@@ -124,28 +122,19 @@ impl Sequence {
         Ok(self.channel.contract(self.seq, contract, TIMEOUT)?)
     }
 
-    /// Make room for a step that covers `tokens` tokens, which the lane then begins. Decode steps take a block of the session's
-    /// reserve, which needs no round trip.
+    /// Make room for a step that covers `tokens` tokens, which the lane then begins. A step within the last page sends nothing.
     ///
     /// # Errors
     /// There is no room, or the daemon has ended.
     pub fn prepare(&mut self, tokens: usize) -> Result<StepSeq, TieredError> {
-        let began = Instant::now();
         self.tokens = tokens;
-        let step = StepSeq { seq: self.seq, tokens: tokens as u64 };
-        if tokens - self.committed == 1 {
-            if !self.reserved {
-                self.channel.reserve_blocks(1, TIMEOUT)?;
-                self.reserved = true;
-            }
-            match self.channel.append(self.seq, 1) {
-                Err(error) if error.status() == Status::Again => {}
-                appended => return Ok(appended.map(|()| step)?),
-            }
+        if tokens > self.room {
+            let began = Instant::now();
+            self.channel.reserve(self.seq, tokens as u64, TIMEOUT)?;
+            self.waited += began.elapsed();
+            self.room = tokens.next_multiple_of(PAGE_TOKENS);
         }
-        self.channel.reserve(self.seq, tokens as u64, TIMEOUT)?;
-        self.waited += began.elapsed();
-        Ok(step)
+        Ok(StepSeq { seq: self.seq, tokens: tokens as u64 })
     }
 
     /// End the lane's step and commit its tokens.
@@ -155,7 +144,6 @@ impl Sequence {
     pub fn end(&mut self) -> Result<(), TieredError> {
         self.lane.end()?;
         self.channel.commit(self.seq, self.tokens as u64)?;
-        self.committed = self.tokens;
         Ok(())
     }
 }

@@ -71,7 +71,7 @@ impl Sequence<'_> {
 
     /// Add blocks.
     fn grow(&mut self, count: usize) -> Result<(), ReplayError> {
-        self.machine.must(Request::Reserve { seq: Some(SEQ), count: count as u32 })?;
+        self.machine.must(Request::Reserve { seq: SEQ, count: count as u32 })?;
         self.blocks.extend_from_slice(self.machine.list());
         Ok(())
     }

@@ -126,7 +126,7 @@ impl Engine {
         let mut done = found;
         while done < hashes.len() {
             let count = CHUNK.min(hashes.len() - done);
-            self.machine.must(Request::Reserve { seq: Some(seq), count: count as u32 })?;
+            self.machine.must(Request::Reserve { seq, count: count as u32 })?;
             self.machine.must(Request::Commit { seq, tokens: (done + count) as u64 * u64::from(BLOCK_TOKENS) })?;
             let parent = if done == 0 { 0 } else { hashes[done - 1] };
             let hashes = &hashes[done..done + count];

@@ -46,7 +46,7 @@ pub struct kvt_piece {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct kvt_lease_info {
-    /// Id of the lease, for `kvt_channel_load` and `kvt_channel_fetch`; `kvt_channel_end_lease` ends it early.
+    /// Id of the lease, for `kvt_channel_load`; `kvt_channel_end_lease` ends it early.
     pub id: u32,
     /// Blocks of the prefix in host memory.
     pub in_host: u32,
@@ -236,7 +236,7 @@ pub unsafe extern "C" fn kvt_channel_lease(
     })
 }
 
-/// End a lease. Does not wait. Call it after the loads and fetches of its blocks have ended: those in flight end with
+/// End a lease. Does not wait. Call it after the loads of its blocks have ended: those in flight end with
 /// `KVT_ENOTFOUND`.
 ///
 /// @param channel  Channel.
@@ -348,40 +348,6 @@ pub unsafe extern "C" fn kvt_channel_store(
         let copied = c.channel.store((first, parent), &hashes, blocks, wanted, timeout)?;
         failures.report(&copied);
         outcome("store", &copied)
-    })
-}
-
-/// Read blocks of a lease from NVMe into host memory, ahead of a load, as far as there is room.
-///
-/// @param channel  Channel.
-/// @param lease  `kvt_lease_info.id`.
-/// @param first  Index of the first block in the prefix.
-/// @param count  Number of blocks, at most 2^20.
-/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
-/// @param fetched  May be NULL; receives the number of these blocks that are in host memory, also if some blocks failed.
-/// @return `KVT_OK`; `KVT_ENOSPC` if not all of them fit; otherwise as `kvt_channel_load`.
-/// Thread safety: one thread per channel at a time.
-/// Example: `kvt_channel_fetch(channel, lease.id, 0, cached, 0, NULL);`
-///
-/// # Safety
-/// `fetched` must be NULL or valid for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_channel_fetch(
-    channel: *mut kvt_channel,
-    lease: u32,
-    first: u32,
-    count: u32,
-    timeout_us: u64,
-    fetched: *mut u32,
-) -> kvt_status {
-    entry("kvt_channel_fetch", || {
-        // SAFETY: the caller's contract.
-        let fetched = unsafe { Optional::new("fetched", fetched) }?;
-        let mut c = enter(channel)?;
-        let timeout = timeout(timeout_us, c.timeout);
-        let copied = c.channel.fetch(lease, first, count, timeout)?;
-        fetched.set(count - copied.failed.len() as u32);
-        outcome("fetch", &copied)
     })
 }
 

@@ -75,9 +75,9 @@ pub unsafe extern "C" fn kvt_attach(options: *const kvt_options, client: *mut *m
 /// Close all channels and lanes of the old client before the call. After success the old client has none; detach it.
 ///
 /// Sequences keep their ids, get new block ids, and belong to the channel with the same index. A sequence is lost if a
-/// page that it needs was not in tier 0: all calls on it except `kvt_channel_drop_seq` return `KVT_ELOST`. The
-/// session's reserve is empty, no page is pinned, no sequence is parked, and leases have ended. An engine with blocks
-/// of its own calls `kvt_client_set_blocks` again.
+/// page that it needs was not in tier 0: all calls on it except `kvt_channel_drop_seq` return `KVT_ELOST`. No page is
+/// pinned, no sequence is parked, and leases have ended. An engine with blocks of its own calls
+/// `kvt_client_set_blocks` again.
 ///
 /// @param client  Session.
 /// @param socket  Path of the new daemon's socket.

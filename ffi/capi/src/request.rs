@@ -1,7 +1,7 @@
 //! Requests and completions of a channel, as data.
 //!
-//! A request is a tagged union: `kind` says which member of `args` applies. The kinds are numbered here, without holes;
-//! they are not the codes of the rings, which change with the protocol.
+//! A request is a tagged union: `kind` says which member of `args` applies. The kinds are numbered here, and
+//! numbers of deleted kinds stay free; they are not the codes of the rings, which change with the protocol.
 
 use super::blocks::kvt_lease_info;
 use super::channel::kvt_hash;
@@ -15,7 +15,7 @@ use std::ffi::c_void;
 /// Kind of a request: the member of `kvt_request.args` that applies, and the member of `kvt_completion.result` that is
 /// set.
 ///
-/// Each kind has a blocking function of the same name, which describes it. Kinds up to `KVT_REQUEST_FETCH` belong to
+/// Each kind has a blocking function of the same name, which describes it. Kinds up to `KVT_REQUEST_STORE` belong to
 /// the block API, the others to paged sequences.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,12 +30,8 @@ pub enum kvt_request_kind {
     KVT_REQUEST_LOAD = 3,
     /// `args.store`, `result.store`.
     KVT_REQUEST_STORE = 4,
-    /// `args.fetch`, `result.fetch`.
-    KVT_REQUEST_FETCH = 5,
     /// `args.reserve`; no result.
     KVT_REQUEST_RESERVE = 6,
-    /// `args.reserve_blocks`; `result.blocks` is the number of blocks added.
-    KVT_REQUEST_RESERVE_BLOCKS = 7,
     /// `args.fork`; `result.child` is the new sequence.
     KVT_REQUEST_FORK = 8,
     /// `args.truncate`; no result.
@@ -57,15 +53,13 @@ pub enum kvt_request_kind {
 }
 
 impl kvt_request_kind {
-    const ALL: [kvt_request_kind; 17] = [
+    const ALL: [kvt_request_kind; 15] = [
         kvt_request_kind::KVT_REQUEST_NOP,
         kvt_request_kind::KVT_REQUEST_LOOKUP,
         kvt_request_kind::KVT_REQUEST_LEASE,
         kvt_request_kind::KVT_REQUEST_LOAD,
         kvt_request_kind::KVT_REQUEST_STORE,
-        kvt_request_kind::KVT_REQUEST_FETCH,
         kvt_request_kind::KVT_REQUEST_RESERVE,
-        kvt_request_kind::KVT_REQUEST_RESERVE_BLOCKS,
         kvt_request_kind::KVT_REQUEST_FORK,
         kvt_request_kind::KVT_REQUEST_TRUNCATE,
         kvt_request_kind::KVT_REQUEST_PUBLISH,
@@ -78,20 +72,12 @@ impl kvt_request_kind {
     ];
 
     pub(crate) fn of(code: u32) -> Result<kvt_request_kind, Fault> {
-        let found = Self::ALL.get(code as usize).copied();
+        let found = Self::ALL.into_iter().find(|kind| *kind as u32 == code);
         found.ok_or_else(|| {
             Fault::new(Status::Invalid, format!("`request->kind` is {code}, not a kvt_request_kind of this library"))
         })
     }
 }
-
-const _: () = {
-    let mut i = 0;
-    while i < kvt_request_kind::ALL.len() {
-        assert!(kvt_request_kind::ALL[i] as usize == i); // no holes
-        i += 1;
-    }
-};
 
 /// Arguments of a lookup (`kvt_channel_lookup`).
 #[repr(C)]
@@ -155,20 +141,6 @@ pub struct kvt_store_request {
     pub reserved: u32,
 }
 
-/// Arguments of a fetch (`kvt_channel_fetch`).
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvt_fetch_request {
-    /// `kvt_lease_info.id`.
-    pub lease: u32,
-    /// Index of the first block in the prefix.
-    pub first: u32,
-    /// Number of blocks, at most 512.
-    pub count: u32,
-    /// Zero.
-    pub reserved: u32,
-}
-
 /// Arguments of a reserve or truncate (`kvt_channel_reserve`, `kvt_channel_truncate`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -179,16 +151,6 @@ pub struct kvt_tokens_request {
     pub reserved: u32,
     /// Total tokens of the sequence: to have room for, or to keep.
     pub tokens: u64,
-}
-
-/// Arguments of a reserve for the session (`kvt_channel_reserve_blocks`).
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvt_reserve_blocks_request {
-    /// Number of blocks, at most 4,096.
-    pub count: u32,
-    /// Zero.
-    pub reserved: u32,
 }
 
 /// Arguments of a fork or resume (`kvt_channel_fork`, `kvt_channel_resume`).
@@ -311,12 +273,8 @@ pub union kvt_request_args {
     pub load: kvt_load_request,
     /// `KVT_REQUEST_STORE`.
     pub store: kvt_store_request,
-    /// `KVT_REQUEST_FETCH`.
-    pub fetch: kvt_fetch_request,
     /// `KVT_REQUEST_RESERVE`.
     pub reserve: kvt_tokens_request,
-    /// `KVT_REQUEST_RESERVE_BLOCKS`.
-    pub reserve_blocks: kvt_reserve_blocks_request,
     /// `KVT_REQUEST_FORK`.
     pub fork: kvt_seq_request,
     /// `KVT_REQUEST_TRUNCATE`.
@@ -374,14 +332,13 @@ pub struct kvt_lookup_result {
     pub in_host_permille: u32,
 }
 
-/// Result of a load or fetch.
+/// Result of a load.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_copy_result {
-    /// Number of blocks that did not arrive (load), or that are not in host memory (fetch); `kvt_channel_get_failed`
-    /// returns their indices, and `kvt_completion.status` is the reason of the first. If it is 0 and `status` is an
-    /// error, nothing was copied; but after `KVT_EDAEMON` any of the blocks may have been copied
-    /// (`kvt_channel_settle`).
+    /// Number of blocks that did not arrive; `kvt_channel_get_failed` returns their indices, and
+    /// `kvt_completion.status` is the reason of the first. If it is 0 and `status` is an error, nothing was copied; but
+    /// after `KVT_EDAEMON` any of the blocks may have been copied (`kvt_channel_settle`).
     pub failed_count: u32,
     /// Zero.
     pub reserved: u32,
@@ -398,7 +355,7 @@ pub struct kvt_store_result {
 }
 
 /// Result of a request: the member that `kvt_completion.kind` names. All bytes are zero if the request failed, except
-/// `failed_count` of loads, stores and fetches.
+/// `failed_count` of loads and stores.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union kvt_result {
@@ -410,9 +367,7 @@ pub union kvt_result {
     pub load: kvt_copy_result,
     /// `KVT_REQUEST_STORE`.
     pub store: kvt_store_result,
-    /// `KVT_REQUEST_FETCH`.
-    pub fetch: kvt_copy_result,
-    /// `KVT_REQUEST_RESERVE_BLOCKS`, `KVT_REQUEST_ATTACH_PREFIX`: number of blocks.
+    /// `KVT_REQUEST_ATTACH_PREFIX`: number of blocks.
     pub blocks: u32,
     /// `KVT_REQUEST_FORK`: the new sequence.
     pub child: u32,

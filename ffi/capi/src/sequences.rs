@@ -85,7 +85,7 @@ pub extern "C" fn kvt_channel_drop_seq(channel: *mut kvt_channel, seq: u32) -> k
 }
 
 /// Extend a sequence until it has blocks for `tokens` tokens. The pages of new blocks are in tier 0 and writable
-/// afterwards. Waits for room if work in flight can free some.
+/// afterwards. Waits for room if work in flight can free some. Makes no round trip if it has the blocks already.
 ///
 /// @param channel  Channel.
 /// @param seq  Sequence of the channel.
@@ -104,55 +104,6 @@ pub extern "C" fn kvt_channel_reserve(channel: *mut kvt_channel, seq: u32, token
         let timeout = timeout(timeout_us, c.timeout);
         Ok(c.channel.reserve(seq, tokens, timeout)?)
     })
-}
-
-/// Add blocks to the session's reserve, from which `kvt_channel_append` takes. From then on the library refills the
-/// reserve to `blocks` in the background.
-///
-/// @param channel  Channel.
-/// @param blocks  Number of blocks, at most 4,096.
-/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
-/// @param granted  May be NULL; receives the number of blocks that this call added.
-/// @return `KVT_OK`, also if only some blocks were granted; `KVT_ELIMIT` if `blocks` is too large; `KVT_ENOSPC`,
-///     `KVT_ETOOBIG`, `KVT_ETIMEDOUT` as `kvt_channel_reserve`.
-/// Thread safety: one thread per channel at a time.
-/// Example: `kvt_channel_reserve_blocks(channel, 32, 0, NULL);`
-///
-/// # Safety
-/// `granted` must be NULL or valid for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_channel_reserve_blocks(
-    channel: *mut kvt_channel,
-    blocks: u32,
-    timeout_us: u64,
-    granted: *mut u32,
-) -> kvt_status {
-    entry("kvt_channel_reserve_blocks", || {
-        // SAFETY: the caller's contract.
-        let granted = unsafe { Optional::new("granted", granted) }?;
-        let mut c = enter(channel)?;
-        let timeout = timeout(timeout_us, c.timeout);
-        let count = c.channel.reserve_blocks(blocks, timeout)?;
-        granted.set(count as u32);
-        Ok(())
-    })
-}
-
-/// Extend a sequence until it has blocks for `tokens` tokens beyond the committed ones, with blocks of the session's
-/// reserve. Does not wait and makes no round trip.
-///
-/// @param channel  Channel.
-/// @param seq  Sequence of the channel.
-/// @param tokens  Tokens, counted from the committed length.
-/// @return `KVT_OK`; `KVT_EAGAIN` if the reserve is empty, or a request that changes the sequence is in flight. An
-///     empty reserve is refilled in the background; blocks that were taken stay with the sequence;
-///     `kvt_channel_reserve` waits for the rest. `KVT_ELIMIT` if the sequence would have more blocks than the daemon
-///     allows.
-/// Thread safety: one thread per channel at a time.
-/// Example: `if (kvt_channel_append(channel, seq, 1) == KVT_EAGAIN) kvt_channel_reserve(channel, seq, tokens + 1, 0);`
-#[unsafe(no_mangle)]
-pub extern "C" fn kvt_channel_append(channel: *mut kvt_channel, seq: u32, tokens: u64) -> kvt_status {
-    entry("kvt_channel_append", || Ok(enter(channel)?.channel.append(seq, tokens)?))
 }
 
 /// Make the tokens of a sequence below `tokens` final. They must be written. Seals every page that they fill; a sealed

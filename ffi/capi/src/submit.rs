@@ -34,7 +34,7 @@ impl kvt_completion {
                 }
                 Outcome::Lease(leased) => result.lease = kvt_lease_info::of(&leased),
                 Outcome::Copied { failed, status, level } => {
-                    // The first member is the same in the results of all three kinds, and there is no level of a load or fetch.
+                    // The first member is the same in the results of both kinds, and there is no level of a load.
                     let level =
                         if kind == kvt_request_kind::KVT_REQUEST_STORE as u32 { level_code(level) as u32 } else { 0 };
                     result.store = kvt_store_result { failed_count: failed.len() as u32, level };
@@ -125,20 +125,10 @@ pub unsafe extern "C" fn kvt_channel_submit(
                     let blocks = array("request->args.store.blocks", a.blocks, a.count as usize)?;
                     Request::Store { first: a.first, parent, hashes: &list, blocks, level }
                 }
-                kvt_request_kind::KVT_REQUEST_FETCH => {
-                    let a = args.fetch;
-                    zero("fetch", a.reserved)?;
-                    Request::Fetch { lease: a.lease, first: a.first, count: a.count }
-                }
                 kvt_request_kind::KVT_REQUEST_RESERVE => {
                     let a = args.reserve;
                     zero("reserve", a.reserved)?;
                     Request::Reserve { seq: a.seq, tokens: a.tokens }
-                }
-                kvt_request_kind::KVT_REQUEST_RESERVE_BLOCKS => {
-                    let a = args.reserve_blocks;
-                    zero("reserve_blocks", a.reserved)?;
-                    Request::ReserveSession { blocks: a.count }
                 }
                 kvt_request_kind::KVT_REQUEST_FORK => {
                     let a = args.fork;
@@ -267,7 +257,7 @@ pub unsafe extern "C" fn kvt_channel_wait(
     })
 }
 
-/// Return the blocks for which a load, store or fetch failed, as indices into the request's blocks. The completion must
+/// Return the blocks for which a load or store failed, as indices into the request's blocks. The completion must
 /// come from the last `kvt_channel_poll` or `kvt_channel_wait` of this channel.
 ///
 /// @param channel  Channel.

@@ -63,7 +63,7 @@ impl Lease {
 
 #[pymethods]
 impl Lease {
-    /// Number of the lease. A load or fetch may name the lease by it.
+    /// Number of the lease. A load may name the lease by it.
     #[getter]
     fn seq(&self) -> u32 {
         self.leased.seq

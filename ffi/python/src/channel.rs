@@ -140,19 +140,6 @@ impl Channel {
         self.call(py, |channel| channel.reserve(seq, tokens, timeout))
     }
 
-    /// Add blocks to the session's own reserve. Return how many were granted.
-    #[pyo3(signature = (blocks, *, timeout=None))]
-    fn reserve_blocks(&self, py: Python<'_>, blocks: u32, timeout: Option<f64>) -> PyResult<usize> {
-        let timeout = self.timeout(timeout)?;
-        self.call(py, |channel| channel.reserve_blocks(blocks, timeout))
-    }
-
-    /// Reserve space for `tokens` more tokens from the session's reserve, without a round trip.
-    #[pyo3(signature = (seq, tokens=1))]
-    fn append(&self, py: Python<'_>, seq: u32, tokens: u64) -> PyResult<()> {
-        self.call(py, |channel| channel.append(seq, tokens))
-    }
-
     /// Declare tokens below `tokens` final.
     fn commit(&self, py: Python<'_>, seq: u32, tokens: u64) -> PyResult<()> {
         self.call(py, |channel| channel.commit(seq, tokens))
@@ -327,20 +314,6 @@ impl Channel {
         Ok(self.call(py, |channel| channel.store(at, &hashes, &blocks, level.0, timeout))?.into())
     }
 
-    /// Read blocks of a lease from NVMe into host memory.
-    #[pyo3(signature = (lease, first, count, *, timeout=None))]
-    fn fetch(
-        &self,
-        py: Python<'_>,
-        lease: &Bound<'_, PyAny>,
-        first: u32,
-        count: u32,
-        timeout: Option<f64>,
-    ) -> PyResult<CopyResult> {
-        let (lease, timeout) = (blocks::lease(lease)?, self.timeout(timeout)?);
-        Ok(self.call(py, |channel| channel.fetch(lease, first, count, timeout))?.into())
-    }
-
     /// Wait until no request that ended before the daemon confirmed it accesses the engine's own memory.
     #[pyo3(signature = (*, timeout=None))]
     fn settle(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
@@ -412,22 +385,6 @@ impl Channel {
         let (hashes, blocks) = (blocks::hashes(hashes)?, blocks::numbers(blocks)?);
         let request = Request::Store { first, parent, hashes: &hashes, blocks: &blocks, level: level.0 };
         self.start(py, request, timeout, user)
-    }
-
-    /// Start a fetch of at most 512 blocks. Return its ticket.
-    #[pyo3(signature = (lease, first, count, *, timeout=None, user=0))]
-    #[allow(clippy::too_many_arguments)] // Python passes them by keyword
-    fn start_fetch(
-        &self,
-        py: Python<'_>,
-        lease: &Bound<'_, PyAny>,
-        first: u32,
-        count: u32,
-        timeout: Option<f64>,
-        user: u64,
-    ) -> PyResult<u64> {
-        let lease = blocks::lease(lease)?;
-        self.start(py, Request::Fetch { lease, first, count }, timeout, user)
     }
 
     /// Return the completions that have arrived. Do not wait.

@@ -50,7 +50,6 @@ def test_what_is_stored_is_found_leased_and_loaded(engine: Engine) -> None:
     loaded = channel.load(lease, 5, [40, 33, 63])
     assert (loaded.failed, loaded.status) == ([], "ok")
     assert all(tensors.holds(block, 1, 5 + i) for i, block in enumerate([40, 33, 63]))
-    assert channel.fetch(lease, 0, 20).failed == []
     channel.settle()
     lease.release()
     for released in (lease, lease.seq):
@@ -72,7 +71,7 @@ def test_a_lease_ends_with_its_block(engine: Engine) -> None:
         lease.release()
         with pytest.raises(errors.NotFound, match=f"lease {lease.seq} was released"):
             channel.load(lease, 0, [12])
-        assert channel.fetch(other, 0, 4).status == "ok"
+        assert channel.load(other, 0, [12]).status == "ok"
     with pytest.raises(KeyError), channel.lease(last, 4, 60.0) as lease:
         raise KeyError
     assert lease.released
@@ -158,7 +157,6 @@ def test_more_blocks_than_a_request_holds_go_in_parts(daemon: PrivateDaemon) -> 
         assert channel.store(250, chain[249], b"".join(chain[250:]), own[250:]).status == "ok"
         assert channel.lookup(chain).blocks == 600
         lease = channel.lease(chain[-1], 600, 60.0)
-        assert channel.fetch(lease, 0, 600).status == "ok"
         assert channel.load(lease, 0, own).failed == []
         # A mistake in a later request of a long call: nothing is copied.
         own[555] = BLOCKS
@@ -203,9 +201,6 @@ def test_a_mistake_is_raised_with_its_reason_and_copies_nothing(daemon: PrivateD
                 load(lease, 0, [BLOCKS])
             with pytest.raises(errors.OutOfRange, match="which has 2 blocks"):
                 load(lease, 1, [0, 1])
-        for fetch in (channel.fetch, channel.start_fetch):
-            with pytest.raises(errors.OutOfRange, match="which has 2 blocks"):
-                fetch(lease, 0, 3)
         with pytest.raises(errors.NotFound, match="no sequence or lease 99"):
             channel.load(99, 0, [0])
         for wrong, says in ((tensors.kv, "expected kvtide.Piece objects: call kvtide.blocks.pieces"), (None, "pieces is None")):
@@ -263,7 +258,7 @@ def test_what_does_not_fit_together_is_refused_in_words(engine: Engine) -> None:
     with pytest.raises(errors.OutOfRange):
         channel.load(lease, 1, [0, 1])
     with pytest.raises(errors.LimitReached):
-        channel.fetch(lease, 0, 1 << 21)
+        channel.load(lease, 0, [0] * ((1 << 20) + 1))
 
 
 def test_another_model_finds_nothing(daemon: PrivateDaemon, engine: Engine) -> None:

@@ -219,7 +219,7 @@ def test_a_lease_that_a_full_channel_does_not_drop_is_dropped_by_a_later_step(da
             engine.step({})
             assert engine.scheduler._undropped == undropped
         with pytest.raises(NotFound):
-            engine.scheduler._channel().fetch(lease.seq, 0, 1, timeout=10.0)
+            engine.scheduler._channel().truncate(lease.seq, 0, timeout=10.0)
 
 
 def test_without_a_daemon_it_serves_and_attaches_when_there_is_one(tmp_path: Path) -> None:

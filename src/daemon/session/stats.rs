@@ -55,8 +55,6 @@ pub struct RequestTimes {
     pub load: Histogram,
     /// Copy of an engine's blocks into the cache.
     pub store: Histogram,
-    /// Read of leased blocks into host memory.
-    pub fetch: Histogram,
     /// All other requests.
     pub other: Histogram,
 }
@@ -76,7 +74,6 @@ impl RequestTimes {
             Some(Op::Lease) => &mut self.lease,
             Some(Op::LoadBlocks) => &mut self.load,
             Some(Op::StoreBlocks) => &mut self.store,
-            Some(Op::FetchBlocks) => &mut self.fetch,
             _ => &mut self.other,
         };
         histogram.add(us);

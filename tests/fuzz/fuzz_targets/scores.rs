@@ -84,7 +84,7 @@ impl World {
             world.ask(Request::SeqCreate { seq });
             for done in 1..=BLOCKS {
                 // One block at a time, while blocks fit.
-                world.ask(Request::Reserve { seq: Some(seq), count: 1 });
+                world.ask(Request::Reserve { seq, count: 1 });
                 world.end_jobs(usize::MAX);
                 world.ask(Request::Commit { seq, tokens: done.into() });
                 world.end_jobs(usize::MAX);

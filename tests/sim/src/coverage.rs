@@ -242,11 +242,14 @@ kinds! {
     Replayed => "recorder: replayed",
 }
 
+/// Codes of operations, including those of deleted ones.
+const OPS: usize = Op::ALL[Op::ALL.len() - 1] as usize + 1;
+
 /// Counters of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Coverage {
     /// Completed requests, by operation and whether they succeeded.
-    ops: [[u64; 2]; Op::ALL.len()],
+    ops: [[u64; 2]; OPS],
     /// Ended jobs, by kind and whether they succeeded.
     jobs: [[u64; 2]; JobKind::ALL.len()],
     met: [u64; Met::ALL.len()],

@@ -20,7 +20,7 @@ pub(crate) struct BlockCopy {
     pub links: Links,
     /// The cache's block. Load: held until its copy ends. Store: new, or `NONE` if the block is cached already.
     pub block: u32,
-    /// The engine's block, or `NONE` if the block is only read into host.
+    /// The engine's block.
     pub engine: u32,
     /// Index in the request.
     pub index: u32,
@@ -113,7 +113,7 @@ pub(super) enum Sent {
 impl Core {
     /// Continue every request that copies: loads first, because requests wait for them.
     pub(crate) fn issue_copies(&mut self, s: u16, buf: &mut ActionBuf) {
-        for work in [Work::Load, Work::Fetch, Work::LoadHashed, Work::Store] {
+        for work in [Work::Load, Work::LoadHashed, Work::Store] {
             let mut op = self.sessions[usize::from(s)].ops.copying.head;
             while op != NONE {
                 let rec = self.sessions[usize::from(s)].ops[op];
@@ -237,7 +237,7 @@ impl Core {
     /// true if the request is such a request and will end.
     pub(crate) fn end_copies(&mut self, s: u16, op: u32, status: Status) -> bool {
         let rec = &mut self.sessions[usize::from(s)].ops[op];
-        let copies = matches!(rec.work, Work::Load | Work::Fetch | Work::LoadHashed | Work::Store);
+        let copies = matches!(rec.work, Work::Load | Work::LoadHashed | Work::Store);
         if copies && rec.phase == Phase::Jobs {
             // The request has released its blocks; it only waits until the agent has ended its copies.
             return true;

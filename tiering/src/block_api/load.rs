@@ -1,5 +1,5 @@
-//! Load: copies blocks of a lease, or of any sequence, into an engine's own memory. Fetch: only reads them into host, ahead of a
-//! load. Load hashed: copies cached blocks into a relay's memory, which changes as little as possible for engines.
+//! Load: copies blocks of a lease, or of any sequence, into an engine's own memory. Load hashed: copies cached blocks into a relay's
+//! memory, which changes as little as possible for engines.
 
 use super::block_copies::{BlockCopy, Sent};
 use crate::actions::{ActionBuf, LIST_MAX};
@@ -18,32 +18,16 @@ impl Core {
         if engine.contains(&NONE) {
             return self.complete(who, Status::Invalid, 0);
         }
-        self.copy_blocks(who, Work::Load, (seq, first, engine.len()), |i| engine[i as usize], due);
-    }
-
-    /// Read `count` blocks of a sequence into host.
-    pub(crate) fn fetch(&mut self, who: Who, (seq, first, count): (SeqId, u32, u32), due: u64) {
-        self.copy_blocks(who, Work::Fetch, (seq, first, count as usize), |_| NONE, due);
-    }
-
-    fn copy_blocks(
-        &mut self,
-        who: Who,
-        work: Work,
-        (seq, first, count): (SeqId, u32, usize),
-        engine: impl Fn(u32) -> u32,
-        due: u64,
-    ) {
         let s = who.session;
         let Some(&q) = self.live_seq(s, seq) else { return self.complete(who, Status::NotFound, 0) };
         if q.busy != 0 || q.parked {
             return self.complete(who, Status::State, 0);
         }
-        if count > LIST_MAX {
+        if engine.len() > LIST_MAX {
             // All of them may fail, and the completion lists the failed ones.
             return self.complete(who, Status::Limit, 0);
         }
-        let count = count as u32;
+        let count = engine.len() as u32;
         if first.checked_add(count).is_none_or(|end| end > q.blocks) {
             return self.complete(who, Status::Range, 0);
         }
@@ -54,14 +38,14 @@ impl Core {
         if !self.sessions[usize::from(s)].copies.fit(count as usize) {
             return self.complete(who, Status::Again, 0);
         }
-        let Some(op) = self.new_op(who, Op { work, seq, first, ..Op::default() }, due) else { return };
-        for index in 0..count {
+        let Some(op) = self.new_op(who, Op { work: Work::Load, seq, first, ..Op::default() }, due) else { return };
+        for (index, &engine) in (0u32..).zip(engine) {
             let block = self.seq_block(s, seq, first + index);
             self.add_in_flight(block);
             let session = &mut self.sessions[usize::from(s)];
             session.copies.push(
                 &mut session.ops.recs[op as usize].copies,
-                BlockCopy { block, engine: engine(index), index, ..BlockCopy::default() },
+                BlockCopy { block, engine, index, ..BlockCopy::default() },
             );
         }
         self.sessions[usize::from(s)].ops.enter(op, Phase::Copying);
@@ -114,7 +98,7 @@ impl Core {
         }
     }
 
-    /// Send the next page of a block to load, or read it into host.
+    /// Send the next page of a block to load.
     pub(super) fn scatter_next(&mut self, s: u16, op: u32, at: u32, buf: &mut ActionBuf) -> Sent {
         let copy = self.sessions[usize::from(s)].copies[at];
         let Op { ending, work, .. } = self.sessions[usize::from(s)].ops[op];
@@ -129,9 +113,6 @@ impl Core {
             return if by_hash { Sent::Never(Status::Lost) } else { Sent::Yes };
         }
         if state.host != NONE {
-            if copy.engine == NONE {
-                return Sent::Yes;
-            }
             if !self.can_send_last(s, buf) || !self.may_copy(s, self.geo.class_of_page(page)) {
                 return Sent::Full;
             }
@@ -143,14 +124,14 @@ impl Core {
             return Sent::Never(Status::Lost);
         }
         if self.only_on_disk(page) {
-            let (class, reason, take) = match copy.engine {
-                _ if by_hash || copy.engine == NONE => (IoClass::Prefetch, Reason::Scheduled, Take::Spare),
-                _ => (IoClass::Demand, Reason::Request, Take::Any),
+            let (class, reason, take) = match by_hash {
+                true => (IoClass::Prefetch, Reason::Scheduled, Take::Spare),
+                false => (IoClass::Demand, Reason::Request, Take::Any),
             };
             self.sessions[usize::from(s)].copies[at].from_nvme = true;
             let planes = (0, self.geo.planes.len() as u16);
             let fetch = self.read_in(page, Want { class, reason, take, planes }, buf);
-            let never = fetch == crate::plan::Fetch::NoFrame && class == IoClass::Prefetch;
+            let never = fetch == crate::plan::Fetch::NoFrame && by_hash;
             return if never { Sent::Never(Status::NoSpace) } else { Sent::Later };
         }
         self.fetch_from_elsewhere(page, buf);
@@ -177,13 +158,13 @@ impl Core {
         self.keep_failed(s, op);
     }
 
-    /// Undo a load or a fetch of a session that ended.
+    /// Undo a load of a session that ended.
     pub(crate) fn undo_load(&mut self, s: u16, op: u32) {
         self.release_copies(s, op);
         self.forget_copies(s, op);
     }
 
-    /// Release the blocks that a load or a fetch holds.
+    /// Release the blocks that a load holds.
     fn release_copies(&mut self, s: u16, op: u32) {
         let mut at = self.sessions[usize::from(s)].ops[op].copies.head;
         while at != NONE {

@@ -41,7 +41,7 @@ pub(crate) enum PersistState {
 /// One block of one shard.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Block {
-    /// Links in the free list, a request's chain or a session's reserve.
+    /// Links in the free list or a request's chain.
     pub links: Links,
     /// References by sequences and requests of the session `home`.
     pub refs_home: u32,
@@ -60,8 +60,6 @@ pub(crate) struct Block {
     pub shard: u16,
     pub home: u16,
     pub state: BlockState,
-    /// In the session's reserve.
-    pub reserved: bool,
     /// Partial: some of its pages are out of window.
     pub partial: bool,
     /// Unsealed, and its sequence is parked: its pages may leave tier 0.
@@ -102,7 +100,6 @@ impl Default for Block {
             shard: 0,
             home: NO_SESSION,
             state: BlockState::Free,
-            reserved: false,
             partial: false,
             parked: false,
             write_fails: 0,

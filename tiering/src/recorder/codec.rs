@@ -53,7 +53,7 @@ const FREED: u8 = 50;
 const PIN: u8 = 51;
 const EVICT: u8 = 52;
 const ENDING: u8 = 53;
-const _: () = assert!(Op::ALL.len() <= POLL as usize, "kinds below POLL are requests");
+const _: () = assert!((Op::ALL[Op::ALL.len() - 1] as u16) < POLL as u16, "kinds below POLL are requests");
 
 impl<'a> Input<'a> {
     fn new(kind: u8, now_us: u64, numbers: &[u64], list: List<'a>) -> Input<'a> {

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 /// Kind of a pending request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Work {
-    /// Allocate new blocks for a sequence, or (`seq` NONE) for the session's reserve.
+    /// Allocate new blocks for a sequence.
     Reserve,
     /// Copy the parent's unsealed blocks, then create the child.
     Fork,
@@ -43,8 +43,6 @@ pub(crate) enum Work {
     Lease,
     /// Copy blocks into the engine's own memory.
     Load,
-    /// Read blocks into host memory.
-    Fetch,
     /// Copy blocks by their hashes into a relay's own memory.
     LoadHashed,
     /// Copy blocks out of the engine's own memory into new blocks.
@@ -126,9 +124,9 @@ pub(crate) struct Op {
     pub source: u32,
     /// Resume: its blocks count as unsealed again. Resize: the class has its new size.
     pub started: bool,
-    /// Load, fetch, load hashed, store: copies of the request; after the end, those that failed.
+    /// Load, load hashed, store: copies of the request; after the end, those that failed.
     pub copies: List,
-    /// Load, fetch, load hashed, store: the request ends with `status` when none of its jobs is in flight.
+    /// Load, load hashed, store: the request ends with `status` when none of its jobs is in flight.
     pub ending: bool,
     /// Store: hash of the parent of its first block; 0: none.
     pub parent: u128,

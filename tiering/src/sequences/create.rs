@@ -89,7 +89,7 @@ impl Core {
 
     /// Return whether a sequence's list can grow by `more` blocks.
     pub(crate) fn list_fits(&self, s: u16, seq: SeqId, more: u32) -> bool {
-        let len = if seq == NONE { 0 } else { self.sessions[usize::from(s)].seqs[seq as usize].blocks };
+        let len = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
         len.checked_add(more).is_some_and(|sum| sum <= self.cfg.limits.seq_blocks_max)
             && super::Chunks::needed(len, more) <= self.chunks.free_chunks()
     }

@@ -3,7 +3,6 @@
 
 mod acquire;
 mod attach_prefix;
-mod bind;
 mod commit;
 mod create;
 mod declare;

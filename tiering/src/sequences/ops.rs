@@ -89,7 +89,7 @@ impl Core {
             Work::Acquire => self.undo_acquire(s, op),
             Work::Resize => self.undo_resize(s, op),
             Work::Lease => self.undo_lease(s, rec.seq),
-            Work::Load | Work::Fetch | Work::LoadHashed => self.undo_load(s, op),
+            Work::Load | Work::LoadHashed => self.undo_load(s, op),
             Work::Store => self.forget_copies(s, op),
             Work::Reserve
             | Work::Fault
@@ -129,7 +129,6 @@ impl Core {
             | Work::Declare
             | Work::Publish
             | Work::Load
-            | Work::Fetch
             | Work::LoadHashed
             | Work::Follow
             | Work::List => Admit::Yes,
@@ -172,7 +171,6 @@ impl Core {
                 | Work::Guarantee
                 | Work::Lease
                 | Work::Load
-                | Work::Fetch
                 | Work::LoadHashed
                 | Work::Store
                 | Work::Follow
@@ -217,7 +215,7 @@ impl Core {
         let rec = self.sessions[usize::from(s)].ops[op];
         let words = match rec.work {
             Work::Lease => LEASE_WORDS,
-            Work::Load | Work::Fetch | Work::LoadHashed | Work::Store => rec.copies.len,
+            Work::Load | Work::LoadHashed | Work::Store => rec.copies.len,
             Work::Follow => FeedEvent::WORDS as u32,
             Work::List => 2 * FeedEvent::WORDS as u32,
             _ => rec.blocks.len.max(rec.count),
@@ -237,7 +235,7 @@ impl Core {
                 (Status::Ok, 1)
             }
             Work::Lease => self.complete_lease(s, op, buf),
-            Work::Load | Work::Fetch | Work::LoadHashed | Work::Store => self.complete_copies(s, op, buf),
+            Work::Load | Work::LoadHashed | Work::Store => self.complete_copies(s, op, buf),
             Work::Follow => self.complete_follow(rec.tokens, buf),
             Work::List => self.complete_list(rec.tokens, buf),
             // These complete without a list, in `finish_plain`.

@@ -9,16 +9,13 @@ use crate::sessions::Task;
 use crate::space::{Admit, Core, NewJob, Who};
 
 impl Core {
-    pub(crate) fn reserve(&mut self, who: Who, seq: Option<SeqId>, count: u32, due: u64) {
+    pub(crate) fn reserve(&mut self, who: Who, seq: SeqId, count: u32, due: u64) {
         let s = who.session;
-        if let Some(seq) = seq {
-            match self.live_seq(s, seq) {
-                None => return self.complete(who, Status::NotFound, 0),
-                Some(q) if q.parked || q.busy != 0 => return self.complete(who, Status::State, 0),
-                Some(_) => {}
-            }
+        match self.live_seq(s, seq) {
+            None => return self.complete(who, Status::NotFound, 0),
+            Some(q) if q.parked || q.busy != 0 => return self.complete(who, Status::State, 0),
+            Some(_) => {}
         }
-        let seq = seq.unwrap_or(NONE);
         if count as usize > LIST_MAX || !self.list_fits(s, seq, count) {
             return self.complete(who, Status::Limit, 0);
         }
@@ -88,21 +85,16 @@ impl Core {
         }
     }
 
-    /// Append the granted blocks to the sequence, or to the session's reserve, and write their ids.
+    /// Append the granted blocks to the sequence, and write their ids.
     pub(crate) fn complete_reserve(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
         let rec = self.sessions[usize::from(s)].ops[op];
-        if rec.seq != NONE && !self.list_fits(s, rec.seq, rec.count) {
+        if !self.list_fits(s, rec.seq, rec.count) {
             // Other requests have filled the sequence or the pool of chunks meanwhile.
             self.undo_op(s, op);
             return (Status::Limit, 0);
         }
         while let Some(b) = self.pop_chain(s, op) {
-            if rec.seq == NONE {
-                self.blocks[b].reserved = true;
-                self.sessions[usize::from(s)].reserve.push_back(&mut self.blocks.recs, b);
-            } else {
-                self.append_block(s, rec.seq, b);
-            }
+            self.append_block(s, rec.seq, b);
             buf.push_word(b);
         }
         (Status::Ok, u64::from(rec.count))

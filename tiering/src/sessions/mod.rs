@@ -58,8 +58,6 @@ pub(crate) struct Session {
     pub guaranteed_blocks: u32,
     /// Referenced blocks that are charged to this session: it is their home, and no other session refers to them.
     pub own_blocks: u32,
-    /// Blocks of the session's own reserve.
-    pub reserve: List,
     pub pins: Vec<Pin>,
     pub scheduled: ScheduledPrefetches,
     /// Frames that wait for their `Evict` job.

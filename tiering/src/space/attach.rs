@@ -215,12 +215,6 @@ impl Core {
                 self.drop_tail(s, seq, 0);
             }
         }
-        loop {
-            let mut reserve = self.sessions[usize::from(s)].reserve;
-            let Some(b) = reserve.pop_front(&mut self.blocks.recs) else { break };
-            self.sessions[usize::from(s)].reserve = reserve;
-            self.drop_ref(s, b);
-        }
     }
 
     /// Release the tier-0 frames, which are lost with their process. Pages that were only there are lost.

@@ -101,10 +101,6 @@ impl Core {
                 self.complete(who, status, 0);
             }
             Request::Reserve { seq, count } => self.reserve(who, seq, count, due),
-            Request::Bind { seq, block } => {
-                let status = self.bind(s, seq, block);
-                self.complete(who, status, 0);
-            }
             Request::Commit { seq, tokens } => {
                 let status = self.commit(s, seq, tokens);
                 self.complete(who, status, 0);
@@ -163,7 +159,6 @@ impl Core {
                 self.lease(who, Lease { seq, hash, count, lease_us }, due);
             }
             Request::LoadBlocks { seq, first, engine } => self.load(who, (seq, first), engine, due),
-            Request::FetchBlocks { seq, first, count } => self.fetch(who, (seq, first, count), due),
             Request::Follow { from } => self.follow(who, from, due),
             Request::ListBlocks { cursor } => self.list_blocks(who, cursor, due),
             Request::LoadHashed { hashes, engine } => self.load_hashed(who, hashes, engine, due),
@@ -257,8 +252,7 @@ impl Core {
 /// Return the sequence that a request changes or pins. It must not be a lease: blocks of a lease may only be loaded.
 fn changed(request: &Request<'_>) -> Option<SeqId> {
     match *request {
-        Request::Reserve { seq, .. } => seq,
-        Request::Bind { seq, .. }
+        Request::Reserve { seq, .. }
         | Request::Commit { seq, .. }
         | Request::Fork { parent: seq, .. }
         | Request::Truncate { seq, .. }

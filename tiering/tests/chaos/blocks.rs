@@ -14,7 +14,6 @@ impl Chaos {
             2 if self.leases.contains_key(&(s, seq)) && self.rng.one_in(3) => self.end_lease(s, seq),
             2..=3 if self.leases.contains_key(&(s, seq)) => self.load(s, seq),
             2..=3 => self.lease(s, seq),
-            4 if self.leases.contains_key(&(s, seq)) => self.fetch(s, seq),
             _ => self.look_up(s),
         }
     }
@@ -185,13 +184,6 @@ impl Chaos {
         let engine = self.new_engine_blocks(hashes.len());
         let request = Request::LoadBlocks { seq, first: first as u32, engine: &engine };
         self.ask(s, request, Asked::Load { hashes: hashes.clone(), engine: engine.clone(), first, whole });
-    }
-
-    fn fetch(&mut self, s: SessionId, seq: SeqId) {
-        let (first, hashes) = self.range(s, seq);
-        let count = hashes.len() as u32;
-        let request = Request::FetchBlocks { seq, first: first as u32, count };
-        self.ask(s, request, Asked::Fetch { count });
     }
 
     /// Check loaded blocks: those from index `first` on, of a prefix of `whole` blocks.

@@ -53,7 +53,6 @@ enum Asked {
     Store { hashes: Vec<u128>, engine: Vec<u32>, level: Level },
     Lease { seq: SeqId, hashes: Vec<u128> },
     Load { hashes: Vec<u128>, engine: Vec<u32>, first: usize, whole: usize },
-    Fetch { count: u32 },
 }
 
 struct Chaos {
@@ -239,8 +238,7 @@ impl Chaos {
             | Asked::Resize { .. }
             | Asked::Store { .. }
             | Asked::Lease { .. }
-            | Asked::Load { .. }
-            | Asked::Fetch { .. } => {}
+            | Asked::Load { .. } => {}
         }
         let mut asked = asked;
         if let Asked::Fault { patient, .. } = &mut asked {
@@ -364,9 +362,6 @@ impl Chaos {
             Asked::Load { hashes, engine, first, whole } => {
                 self.load_ended(s, (first, whole), (&hashes, &engine), &done)
             }
-            Asked::Fetch { count } => {
-                assert_eq!(ok, done.value == u64::from(count) && done.list.is_empty(), "{done:?}")
-            }
         }
     }
 
@@ -457,7 +452,7 @@ impl Chaos {
             }
             19..=21 if idle => {
                 let count = 1 + self.rng.below(3) as u32;
-                self.ask(s, Request::Reserve { seq: Some(seq), count }, Asked::Reserve { seq });
+                self.ask(s, Request::Reserve { seq, count }, Asked::Reserve { seq });
             }
             22..=24 if idle && !self.seqs[&key].parked => {
                 let q = &self.seqs[&key];

@@ -620,7 +620,7 @@ impl World {
         let mut out = Vec::new();
         let before = self.core.seq_tokens(s, seq).unwrap();
         for i in 0..u64::from(blocks) {
-            let done = self.ok(s, Request::Reserve { seq: Some(seq), count: 1 });
+            let done = self.ok(s, Request::Reserve { seq, count: 1 });
             let block = done.list[0];
             let contents = (0..planes).map(|p| self.write(s, block, p)).collect();
             self.ok(s, Request::Commit { seq, tokens: before + (i + 1) * tokens });

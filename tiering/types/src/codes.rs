@@ -1,8 +1,8 @@
 //! Enums with a number, and a text or name, for each value.
 
-/// Declares an enum whose values have codes from 0 on, without holes, and a text each: `Value = 0 "text"`. It gives `ALL`, `code`,
-/// `from_code` and the function that returns the text. With `name: str` the text is the value's name in configuration files and
-/// tools, and `from_name` finds it again.
+/// Declares an enum whose values have ascending codes and a text each: `Value = 0 "text"`. A code that is no longer used stays free, so
+/// that no other side takes it for another value. It gives `ALL`, `code`, `from_code` and the function that returns the text. With
+/// `name: str` the text is the value's name in configuration files and tools, and `from_name` finds it again.
 macro_rules! codes {
     ($(#[$meta:meta])* pub enum $name:ident: $repr:ty, name: str { $($(#[$value_meta:meta])* $value:ident = $code:literal $text:literal,)* }) => {
         codes! { @declare
@@ -33,7 +33,7 @@ macro_rules! codes {
         }
 
         impl $name {
-            /// Every value, in the order of the codes: `ALL[i].code()` is `i`.
+            /// Every value, in the order of the codes.
             pub const ALL: [$name; [$(stringify!($value)),*].len()] = [$($name::$value),*];
 
             /// Return the code: in ring entries, the C ABI and recordings.
@@ -44,8 +44,11 @@ macro_rules! codes {
 
             /// Return the value with this code, which came from another process or a file.
             #[must_use]
-            pub fn from_code(code: $repr) -> Option<$name> {
-                usize::try_from(code).ok().and_then(|at| $name::ALL.get(at).copied())
+            pub const fn from_code(code: $repr) -> Option<$name> {
+                match code {
+                    $($code => Some($name::$value),)*
+                    _ => None,
+                }
             }
 
             /// Return the value's text.
@@ -58,9 +61,9 @@ macro_rules! codes {
         }
 
         const _: () = {
-            let mut at = 0;
+            let mut at = 1;
             while at < $name::ALL.len() {
-                assert!($name::ALL[at] as usize == at, "the codes begin at 0 and have no holes");
+                assert!(($name::ALL[at - 1] as $repr) < $name::ALL[at] as $repr, "the codes ascend");
                 at += 1;
             }
         };

@@ -1,6 +1,6 @@
 //! Requests of engines.
 
-use crate::{Advice, BlockId, Contract, FrameId, Hash, LaneId, Level, SeqId};
+use crate::{Advice, Contract, FrameId, Hash, LaneId, Level, SeqId};
 
 /// Set in the `value` of a lease's result that is [`Status::Limit`](crate::Status::Limit) because the session's leases would pin too
 /// much.
@@ -33,11 +33,10 @@ messages! {
     SeqCreate = 1 { seq @ seq: SeqId },
     /// Drop the sequence and its references.
     SeqDrop = 2 { seq @ seq: SeqId },
-    /// Grant new blocks to the sequence (`None`: to the session's own reserve), each with one tier-0 frame for every plane of
-    /// this shard and their page-table entries installed. Result: `value` = number, list = block ids.
-    Reserve = 3 { seq @ seq: Option<SeqId>, count @ count: u32 },
-    /// Move a block from the session's reserve to the end of the sequence.
-    Bind = 4 { seq @ seq: SeqId, block @ block: BlockId },
+    /// Grant new blocks to the sequence, each with one tier-0 frame for every plane of this shard and their page-table entries
+    /// installed. Result: `value` = number, list = block ids.
+    Reserve = 3 { seq @ seq: SeqId, count @ count: u32 },
+    // 4 was a request of earlier versions.
     /// Set the committed length and seal every page that it covers completely.
     Commit = 5 { seq @ seq: SeqId, tokens @ value: u64 },
     /// Create a child that shares sealed blocks and has copies of unsealed ones. Result: `value` = index of the first copied
@@ -103,8 +102,7 @@ messages! {
     /// [`Level::Published`] was requested and all can be found, the level reached; list = indices of the blocks that cannot be
     /// found.
     StoreBlocks = 25 { first @ first: u32, parent @ hash: Hash, hashes @ hashes: &'a [Hash], engine @ counted: &'a [u32], level @ flags: Level },
-    /// Read the sequence's blocks into host memory as far as there is room. Result as for [`Request::LoadBlocks`].
-    FetchBlocks = 26 { seq @ seq: SeqId, first @ first: u32, count @ count: u32 },
+    // 26 was a request of earlier versions.
     /// Guarantee that the session can have this many blocks at the same time, not counting those that other sessions refer to as
     /// well. It replaces an earlier guarantee of the session. Up to that number no request of the session for blocks is refused
     /// for want of block ids or memory below tier 0, unless the disks fail. `NoSpace`: `value` = how many blocks could be
@@ -203,8 +201,9 @@ mod tests {
     fn what_is_encoded_comes_back() {
         let (hashes, words) = (&[7, 1 << 100][..], &[3, 4][..]);
         let requests = [
-            Request::Reserve { seq: None, count: 5 },
-            Request::Reserve { seq: Some(6), count: 5 },
+            Request::Reserve { seq: 6, count: 5 },
+            Request::AttachPrefix { seq: 1, hashes, asked: None },
+            Request::AttachPrefix { seq: 1, hashes, asked: Some(6) },
             Request::Publish { seq: 1, first: 4, parent: 1 << 90, hashes, level: Level::Stored },
             Request::Advise { seq: 1, first: 2, count: 3, advice: Advice::Priority(255) },
             Request::Step { lane: 3, step: 1 << 40, seqs: words },
@@ -221,15 +220,17 @@ mod tests {
     }
 
     #[test]
-    fn the_session_reserve_has_no_sequence_on_the_wire() {
-        assert_eq!(Request::Reserve { seq: None, count: 5 }.encode().0.seq, crate::NONE);
+    fn codes_of_deleted_requests_stay_free() {
+        for kind in [4, 26] {
+            assert_eq!(decode(Message { kind, ..Message::default() }, &[]), Err(Status::Invalid));
+        }
     }
 
     #[test]
     fn unknown_codes_and_large_numbers_are_errors() {
         let of = |op: Op| Message { kind: op.code(), ..Message::default() };
         let error = |message| decode(message, &[]).err();
-        assert_eq!(error(Message { kind: Op::ALL.len() as u16, ..Message::default() }), Some(Status::Invalid));
+        assert_eq!(error(Message { kind: Op::LoadHashed.code() + 1, ..Message::default() }), Some(Status::Invalid));
         assert_eq!(error(Message { flags: 3, ..of(Op::Publish) }), Some(Status::Invalid));
         assert_eq!(error(Message { flags: Advice::CODES, ..of(Op::Advise) }), Some(Status::Invalid));
         assert_eq!(error(Message { flags: 5, value: u64::from(Advice::UNKNOWN), ..of(Op::Advise) }), None);

@@ -39,8 +39,6 @@ pub(crate) const IDLE: u32 = 1;
 pub(crate) const FOR_LANES: u32 = 2;
 /// How long a detaching session waits for copies of a device. After that the daemon waits for the process to exit.
 const LEAVE_MAX: Duration = Duration::from_secs(1);
-/// Maximum number of blocks in the session's reserve.
-pub(crate) const RESERVE_MAX: usize = 4096;
 
 /// Shared state of a session. Channels, lanes and the copy thread each hold a reference.
 pub(crate) struct Session {
@@ -51,10 +49,6 @@ pub(crate) struct Session {
     /// Digests and attention shares of pages, and how long a step waits for a page that it picked.
     pub attention: Memory,
     pub max_stall: Duration,
-    /// Blocks that are ready to be appended, and how many the engine wants to have ready.
-    pub reserve: ArrayQueue<u32>,
-    pub reserve_level: AtomicU32,
-    pub reserve_asked: AtomicU32,
     /// Requests in flight, over all channels, that may be copying to or from the engine's own memory.
     pub copying: AtomicU32,
     /// How requests refer to the engine's own blocks.
@@ -133,9 +127,6 @@ impl Session {
         }
         Ok(Session {
             counters: Counters::default(),
-            reserve: ArrayQueue::new(RESERVE_MAX),
-            reserve_level: AtomicU32::new(0),
-            reserve_asked: AtomicU32::new(0),
             copying: AtomicU32::new(0),
             numbering: Mutex::default(),
             resizing: Resizing::default(),

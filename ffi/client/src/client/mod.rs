@@ -60,9 +60,8 @@ impl Client {
     /// Open a new session with the daemon at `socket`, after this session's daemon has died. It takes over tier 0, and declares the
     /// sequences and the pages in tier 0 to the new daemon.
     ///
-    /// Sequences keep their ids, get new block ids, and belong to the channel with the same index. The session's reserve is lost,
-    /// and nothing is pinned or parked. A sequence with pages that only the old daemon held answers `Lost` to every call but
-    /// `drop_seq`.
+    /// Sequences keep their ids, get new block ids, and belong to the channel with the same index. Nothing is pinned or parked. A
+    /// sequence with pages that only the old daemon held answers `Lost` to every call but `drop_seq`.
     ///
     /// All channels and lanes of this client must have been dropped; after success it has none.
     ///

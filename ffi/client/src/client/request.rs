@@ -22,9 +22,6 @@ pub enum Request<'a> {
         seq: SeqId,
         tokens: u64,
     },
-    ReserveSession {
-        blocks: u32,
-    },
     Fork {
         seq: SeqId,
     },
@@ -89,11 +86,6 @@ pub enum Request<'a> {
         blocks: &'a [u32],
         level: Level,
     },
-    Fetch {
-        lease: SeqId,
-        first: u32,
-        count: u32,
-    },
 }
 
 /// Result of a request.
@@ -105,7 +97,7 @@ pub enum Outcome {
     Seq(SeqId),
     /// The level that a publish reached.
     Level(Level),
-    /// Number of blocks reserved for the session, or attached to a sequence.
+    /// Number of blocks attached to a sequence.
     Blocks(usize),
     /// A pin of pages.
     Pin(Pin),
@@ -115,7 +107,7 @@ pub enum Outcome {
     Prefix(Found),
     /// A lease.
     Lease(Leased),
-    /// Result of a load, store or fetch.
+    /// Result of a load or store.
     Copied {
         /// Indices, within the request, of the blocks that were not copied. After a load the bytes of these blocks are undefined.
         failed: Vec<u32>,

@@ -241,7 +241,7 @@ mod tests {
         };
         for numbering in &all {
             numbering.check(&[]).unwrap();
-            assert!(numbering.hold(&[]).is_ok(), "a fetch has no blocks of the engine");
+            assert!(numbering.hold(&[]).is_ok());
         }
         assert_eq!(why(&all[0], &[0]), (Status::State, format!("store blocks 0: {NO_BLOCKS}")));
         all[1].check(&[2, 0]).unwrap();

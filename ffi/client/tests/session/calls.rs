@@ -1,53 +1,28 @@
-//! Calls: blocking and asynchronous forms, the session's reserve, limits.
+//! Calls: blocking and asynchronous forms, limits.
 
 use super::fake::{Command, FRAMES, Fake, LONG, PLANES, Script, TOKENS, filled, options};
 use kvtide_client::{Client, Options, Outcome, Request, StepSeq};
-use kvtide_wire::{
-    entry::{Completion, Op},
-    status::Status,
-};
+use kvtide_wire::{entry::Op, status::Status};
 use std::time::Duration;
 
 #[test]
-fn append_takes_from_the_session_reserve_and_tells_the_daemon_later() {
+fn commits_reach_the_daemon_in_order_and_once() {
     let mut fake = Fake::start();
     let client = fake.attach();
     let mut channel = client.channel(0).expect("channel");
     let seq = channel.create_seq().expect("create");
-    assert_eq!(channel.append(seq, 1).expect_err("nothing reserved").status(), Status::Again);
-    assert_eq!(channel.reserve_blocks(4, LONG).expect("reserve"), 4);
-    channel.append(seq, TOKENS + 1).expect("two blocks");
+    channel.reserve(seq, TOKENS + 1, LONG).expect("two blocks");
     assert_eq!(client.seq_blocks(seq).expect("blocks").len(), 2);
     channel.commit(seq, TOKENS).expect("commit");
-    channel.append(seq, 1).expect("the last block has room");
+    channel.reserve(seq, TOKENS + 1, LONG).expect("the last block has room");
     assert_eq!(client.seq_blocks(seq).expect("blocks").len(), 2);
-    assert_eq!(channel.commit(seq, 2 * TOKENS + 1).expect_err("beyond the appended tokens").status(), Status::State);
+    assert_eq!(channel.commit(seq, 2 * TOKENS + 1).expect_err("beyond the reserved tokens").status(), Status::State);
     assert_eq!(channel.commit(seq, TOKENS - 1).expect_err("before the committed length").status(), Status::State);
     channel.nop(LONG).expect("the daemon answers");
     let seen = fake.die();
     let ops: Vec<Op> = seen.iter().filter_map(|request| Op::from_code(request.op)).collect();
-    let told: Vec<Op> = ops.iter().copied().filter(|op| [Op::Bind, Op::Commit].contains(op)).collect();
-    assert_eq!(told, [Op::Bind, Op::Bind, Op::Commit], "each in order and only once: {ops:?}");
-    let refills = seen.iter().filter(|request| request.op == Op::Reserve as u16).count();
-    assert!(refills >= 2, "the reserve is filled up in the background");
-}
-
-#[test]
-fn blocks_that_a_late_reservation_did_not_request_are_not_counted() {
-    let fake = Fake::start();
-    let client = fake.attach();
-    let mut channel = client.channel(0).expect("channel");
-    let answer = Completion { value: 1, ..Completion::new(Op::Reserve as u16, 0, Status::Ok) };
-    for block in 0..8 {
-        fake.tell(Command::Answer { op: Op::Reserve, with: Script::Raw(answer, vec![block]) });
-        // Two requests of 512 blocks: the time is over when the first one is answered.
-        let time = Duration::from_millis(1);
-        let ticket = channel.submit(Request::ReserveSession { blocks: 1024 }, time, 0).expect("submit");
-        std::thread::sleep(2 * time); // PACE: the call's time must pass before its answer is read
-        let completed = channel.wait(ticket, LONG).expect("answered");
-        assert_eq!(completed.result.expect_err("512 blocks are missing").status(), Status::TimedOut);
-    }
-    assert_eq!(channel.reserve_blocks(1, LONG).expect("the reserve has room for 4096 blocks"), 1);
+    let told: Vec<Op> = ops.iter().copied().filter(|op| [Op::Reserve, Op::Commit].contains(op)).collect();
+    assert_eq!(told, [Op::Reserve, Op::Commit], "each in order and only once: {ops:?}");
 }
 
 #[test]
@@ -82,7 +57,8 @@ fn a_submitted_call_comes_back_with_its_user_word_and_outcome() {
     let waits = channel.create_seq().expect("create");
     fake.tell(Command::Answer { op: Op::Reserve, with: Script::Silence });
     channel.submit(Request::Reserve { seq: waits, tokens: 1 }, LONG, 41).expect("submit");
-    assert_eq!(channel.append(waits, 1).expect_err("a reservation is in flight").status(), Status::Again);
+    let second = channel.submit(Request::Reserve { seq: waits, tokens: 1 }, LONG, 0);
+    assert_eq!(second.expect_err("a reservation is in flight").status(), Status::Again);
     let ticket = channel.submit(Request::Reserve { seq, tokens: 3 * TOKENS }, LONG, 42).expect("submit");
     let completed = channel.wait(ticket, LONG).expect("ends");
     assert_eq!((completed.ticket, completed.user), (ticket, 42));

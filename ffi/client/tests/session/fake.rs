@@ -541,18 +541,12 @@ impl Core {
             Op::Reserve => {
                 let blocks: Vec<u32> = (self.next_block..self.next_block + request.count).collect();
                 self.next_block += request.count;
-                if request.seq != NONE_U32 {
-                    self.seqs.entry(request.seq).or_default().extend(&blocks);
-                }
+                self.seqs.entry(request.seq).or_default().extend(&blocks);
                 let pages = blocks.iter().flat_map(|block| (0..PLANES).map(|plane| (*block, plane)));
                 let jobs: Vec<Job> = pages
                     .map(|(block, plane)| job(JobKind::Install, block, plane, self.free.pop().expect("a free frame")))
                     .collect();
                 self.wait_for(channel, Completion { value: blocks.len() as u64, ..ok }, blocks, jobs);
-            }
-            Op::Bind => {
-                self.seqs.entry(request.seq).or_default().push(request.block);
-                self.complete(channel, ok, &[]);
             }
             Op::SeqDrop => {
                 self.seqs.remove(&request.seq);

@@ -50,8 +50,7 @@ fn blocks_that_do_not_exist_are_refused_before_anything_is_sent() {
     refused(channel.submit(load(&[9]), LONG, 0), Status::Range, "blocks[0] is 9");
     let fewer = format!("blocks 1 to 3 of lease {lease}, which has 2 blocks");
     refused(channel.load(lease, 1, &[0, 1], LONG), Status::Range, &fewer);
-    refused(channel.fetch(lease, 1, 2, LONG), Status::Range, &fewer);
-    refused(channel.submit(Request::Fetch { lease, first: 1, count: 2 }, LONG, 0), Status::Range, &fewer);
+    refused(channel.submit(Request::Load { lease, first: 1, blocks: &[0, 1] }, LONG, 0), Status::Range, &fewer);
     refused(channel.load(lease, 0, &[0; 513], LONG), Status::Range, "which has 2 blocks");
     let unpaired = channel.store((0, 0), &hashes[..2], &[0], Level::Published, LONG);
     refused(unpaired, Status::Invalid, "2 hashes for 1 blocks");
@@ -68,7 +67,7 @@ fn blocks_that_do_not_exist_are_refused_before_anything_is_sent() {
     refused(channel.load(lease, 0, &[0], LONG), Status::NotFound, "this channel has no");
     refused(channel.end_lease(lease), Status::NotFound, "this channel has no");
     let sent = fake.die();
-    let copies = [Op::LoadBlocks, Op::StoreBlocks, Op::FetchBlocks].map(|op| op as u16);
+    let copies = [Op::LoadBlocks, Op::StoreBlocks].map(|op| op as u16);
     assert_eq!(sent.iter().filter(|request| copies.contains(&request.op)).count(), 1);
 }
 
@@ -107,8 +106,6 @@ fn every_refusal_of_a_channel_has_a_reason() {
     refused(channel.reserve(7, 1, LONG), Status::NotFound, "no sequence or lease 7");
     refused(channel.drop_seq(7), Status::NotFound, "no sequence or lease 7");
     refused(channel.reserve(seq, 21 * TOKENS, LONG), Status::Limit, "20 blocks of 16 tokens");
-    refused(channel.append(seq, 21 * TOKENS), Status::Limit, "20 blocks of 16 tokens");
-    refused(channel.reserve_blocks(1 << 20, LONG), Status::Limit, "room for 4096");
     refused(channel.commit(seq, 3 * TOKENS), Status::State, "room for 32");
     refused(channel.commit(seq, 1), Status::State, "32 are committed");
     refused(channel.truncate(seq, 33, LONG), Status::Range, "32 are committed");

@@ -4,7 +4,7 @@ Client of the kvtide daemon. `attach` opens a session on a space. A `Channel` ma
 whose KV is in kvtide's own pages.
 
 Engines that keep their KV in their own tensors attach without tier 0 and use the block API: `Session.set_blocks`, `Channel.lookup`,
-`lease`, `load`, `store`, `fetch`. `kvtide.blocks` describes tensors and hashes prompts.
+`lease`, `load`, `store`. `kvtide.blocks` describes tensors and hashes prompts.
 
 >>> import kvtide
 >>> space = kvtide.Space("example", bytes([3] * 32), page_tokens=16, planes=[kvtide.Plane(4096)])

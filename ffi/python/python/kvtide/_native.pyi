@@ -233,7 +233,7 @@ class Lease:
 
     @property
     def seq(self) -> int:
-        """Number of the lease in its session. `Channel.load` and `Channel.fetch` also take the number in place of the lease."""
+        """Number of the lease in its session. `Channel.load` also takes the number in place of the lease."""
     @property
     def in_host(self) -> int:
         """Blocks in host memory."""
@@ -250,7 +250,7 @@ class Lease:
     def released(self) -> bool:
         """True after `release`."""
     def release(self) -> None:
-        """Release the prefix. Never waits. A load or fetch from it that is still running fails with `NotFound` for the blocks
+        """Release the prefix. Never waits. A load from it that is still running fails with `NotFound` for the blocks
         not copied yet: release the lease after its completion. Releasing twice has no effect, and so has releasing after the
         session has lost its daemon.
 
@@ -317,10 +317,6 @@ class Channel:
         """Drop a sequence and its pins. Release a lease with `Lease.release` instead."""
     def reserve(self, seq: int, tokens: int, *, timeout: float | None = None) -> None:
         """Reserve space for positions below `tokens`. Raise `NoSpace` or `TooBig` if there is none."""
-    def reserve_blocks(self, blocks: int, *, timeout: float | None = None) -> int:
-        """Add blocks to the session's own reserve. Return how many were granted."""
-    def append(self, seq: int, tokens: int = 1) -> None:
-        """Reserve space for `tokens` more tokens from the session's reserve, without a round trip. Raise `Again` if it is empty."""
     def commit(self, seq: int, tokens: int) -> None:
         """Declare tokens below `tokens` final."""
     def fork(self, seq: int, *, timeout: float | None = None) -> int:
@@ -397,8 +393,6 @@ class Channel:
 
         Raise before anything is copied: `OutOfRange` if one of `blocks` does not exist, `WrongState` without `Session.set_blocks`,
         `Invalid` if hashes and blocks differ in number. After `TimedOut` or `DaemonGone` copies may still run: call `settle`."""
-    def fetch(self, lease: Lease | int, first: int, count: int, *, timeout: float | None = None) -> CopyResult:
-        """Read blocks of a lease from NVMe into host memory, as far as there is room. Raise as `load`."""
     def settle(self, *, timeout: float | None = None) -> None:
         """Wait until no request that ended before the daemon confirmed it (for example by timeout) accesses the engine's own
         memory."""
@@ -428,10 +422,6 @@ class Channel:
     ) -> int:
         """Start a store of at most 101 blocks and return its ticket. Start a store of child blocks after their parent's store
         ended. Raise as `store`, before anything is sent."""
-    def start_fetch(
-        self, lease: Lease | int, first: int, count: int, *, timeout: float | None = None, user: int = 0
-    ) -> int:
-        """Start a fetch of at most 512 blocks and return its ticket."""
     def poll(self) -> list[Completion]:
         """Return the completions that have arrived. Do not wait."""
     def wait(self, ticket: int, *, timeout: float | None = None) -> Completion:

@@ -96,8 +96,8 @@ fn tier_bytes(space: &SpaceStatus) -> [(&'static str, &'static str, u64); 15] {
 }
 
 /// Return number and total duration in microseconds of the operations that have no histogram of their own.
-fn operations(times: &RequestTimes) -> [(&'static str, u64, u64); 7] {
-    let RequestTimes { step, acquire, resume, reserve, map, publish, lease, store, fetch, other, .. } = times;
+fn operations(times: &RequestTimes) -> [(&'static str, u64, u64); 6] {
+    let RequestTimes { step, acquire, resume, reserve, map, publish, lease, store, other, .. } = times;
     let sum = |name, histograms: &[&Histogram]| {
         let count = histograms.iter().flat_map(|histogram| histogram.buckets).sum();
         (name, count, histograms.iter().map(|histogram| histogram.sum_us).sum())
@@ -108,7 +108,6 @@ fn operations(times: &RequestTimes) -> [(&'static str, u64, u64); 7] {
         sum("publish", &[publish]),
         sum("lease", &[lease]),
         sum("store", &[store]),
-        sum("fetch", &[fetch]),
         sum("other", &[acquire, resume, reserve, other]),
     ]
 }

@@ -196,12 +196,9 @@ impl Session {
                     );
                 }
                 self.all_new(cx, pending, list)?;
-                match self.seqs.get_mut(pending.seq as usize).and_then(Option::as_mut) {
-                    Some(seq) => {
-                        seq.blocks.extend_from_slice(list);
-                        self.push(pending.seq, list);
-                    }
-                    None => self.reserve.extend_from_slice(list),
+                if let Some(seq) = self.seq_mut(pending.seq) {
+                    seq.blocks.extend_from_slice(list);
+                    self.push(pending.seq, list);
                 }
                 Ok(())
             }
@@ -346,7 +343,7 @@ impl Session {
         let Some(seq) = self.seq_mut(pending.seq) else { return Ok(()) };
         match (pending.op, status) {
             _ if stale => {}
-            (_, Status::Lost) | (Op::SeqCreate | Op::Bind | Op::Commit, _) => seq.doomed = true,
+            (_, Status::Lost) | (Op::SeqCreate | Op::Commit, _) => seq.doomed = true,
             _ => {}
         }
         Ok(())
@@ -365,7 +362,7 @@ impl Session {
             let blocks = self.seqs[seq].iter().flat_map(|seq| &seq.blocks);
             blocks.take(kept(seq)).any(|held| *held == block)
         };
-        let taken = |block: &&u32| self.reserve.contains(block) || (0..self.seqs.len()).any(|seq| holds(seq, **block));
+        let taken = |block: &&u32| (0..self.seqs.len()).any(|seq| holds(seq, **block));
         match list.iter().find(taken) {
             Some(block) => self.impossible(pending, format!("granted block {block}, which is in use")),
             None => Ok(()),

@@ -60,7 +60,7 @@ impl Session {
         }
         let reserves =
             in_flight().filter(|pending| pending.op == Op::Reserve).map(|pending| pending.count).sum::<u64>();
-        let held = self.seqs.iter().flatten().map(|seq| seq.blocks.len()).sum::<usize>() + self.reserve.len();
+        let held = self.seqs.iter().flatten().map(|seq| seq.blocks.len()).sum::<usize>();
         let blocks = held as u64 + reserves + reserve.count;
         let fits = |(size, planes): (&u32, &u32)| blocks * u64::from(*planes) <= u64::from(*size / 2);
         blocks <= u64::from(self.guaranteed) && self.sizes.iter().zip(&cx.geometry.class_planes).all(fits)

@@ -8,7 +8,9 @@ use kvtide_wire::entry::{NONE_U32, Op, Submission};
 
 /// Codes from here on are of no request. It stays when requests are added, and with it the hashes of all episodes.
 const UNKNOWN: u16 = 1 << 10;
-const _: () = assert!(Op::ALL.len() <= UNKNOWN as usize);
+const _: () = assert!((Op::ALL[Op::ALL.len() - 1] as u16) < UNKNOWN);
+/// Codes of deleted requests.
+const DELETED: [u16; 2] = [4, 26];
 
 impl Session {
     /// Send an invalid request.
@@ -43,8 +45,8 @@ impl Session {
                 Some(Op::Reserve)
             }
             6 => {
-                (entry.seq, entry.block) = (somebody, limits.blocks_max + (garbage % 9) as u32);
-                Some(Op::Bind)
+                (entry.seq, entry.op) = (somebody, cx.rng.pick(&DELETED));
+                None
             }
             7 => {
                 let room = u64::from(blocks) * u64::from(cx.geometry.config.page_tokens);
@@ -131,7 +133,7 @@ impl Session {
         list: &mut Vec<u32>,
     ) -> Op {
         let hash = vec![cx.rng.bits() as u32, 2, 3, 4];
-        match cx.rng.below(9) {
+        match cx.rng.below(8) {
             0 => {
                 (entry.count, *list) = (2, hash);
                 Op::Lookup
@@ -164,15 +166,11 @@ impl Session {
                 (entry.count, entry.flags, *list) = (1, 3 + cx.rng.below(9) as u16, [hash, vec![0]].concat());
                 Op::StoreBlocks
             }
-            7 => {
+            _ => {
                 // More hashes than blocks, or an incomplete hash.
                 let none = vec![0, 0, 0, 0, 0];
                 (entry.count, *list) = if cx.rng.chance(500) { (2, [hash.clone(), hash].concat()) } else { (1, none) };
                 Op::StoreBlocks
-            }
-            _ => {
-                (entry.seq, entry.first, entry.count) = (somebody, blocks, 1 + cx.rng.below(9) as u32);
-                Op::FetchBlocks
             }
         }
     }
@@ -199,9 +197,8 @@ impl Session {
 /// Return whether the engine can continue after a cancel of this request; other requests are sent without waiting.
 fn cancellable(op: Op) -> bool {
     use Op::{
-        Acquire, AttachPrefix, FetchBlocks, Follow, Fork, Lease, LoadBlocks, Park, Publish, Reserve, Resume,
-        StoreBlocks, Truncate,
+        Acquire, AttachPrefix, Follow, Fork, Lease, LoadBlocks, Park, Publish, Reserve, Resume, StoreBlocks, Truncate,
     };
-    let blocks = matches!(op, Lease | LoadBlocks | StoreBlocks | FetchBlocks);
+    let blocks = matches!(op, Lease | LoadBlocks | StoreBlocks);
     blocks || matches!(op, Follow | Reserve | Fork | Truncate | Publish | AttachPrefix | Park | Resume | Acquire)
 }

@@ -1,7 +1,7 @@
 //! The requests: the message of each, and the data recorded for its response.
 
 use super::context::Context;
-use super::requests::{RESERVE_BLOCKS, request};
+use super::requests::request;
 use super::session::{Seq, Session};
 use crate::coverage::Met;
 use kvtide_client::agent::attention::Contract;
@@ -9,7 +9,7 @@ use kvtide_client::agent::protocol::PageRange;
 use kvtide_wire::entry::{Advice, LIST_WORDS, Level, NONE_U32, Op, Submission};
 
 impl Session {
-    pub(super) fn reserve_blocks(&mut self, cx: &mut Context, channel: usize, slot: u32, seq: &Seq) {
+    pub(super) fn reserve(&mut self, cx: &mut Context, channel: usize, slot: u32, seq: &Seq) {
         let room = cx.geometry.seq_blocks.saturating_sub(seq.blocks.len() as u32).max(1);
         let count = cx.rng.between(1, u64::from(room.min(4))) as u32;
         let (mut entry, mut pending) = request(Op::Reserve, slot);
@@ -18,30 +18,6 @@ impl Session {
         pending.count = u64::from(count);
         pending.covered = self.guarantee_covers(cx, &pending);
         self.send_exclusive(cx, channel, slot, entry, &[], pending);
-    }
-
-    pub(super) fn reserve_session(&mut self, cx: &mut Context, channel: usize) {
-        let count = cx.rng.between(1, u64::from(RESERVE_BLOCKS)) as u32;
-        let (mut entry, mut pending) = request(Op::Reserve, NONE_U32);
-        entry.count = count;
-        entry.timeout_us = hurry(cx);
-        pending.count = u64::from(count);
-        pending.covered = self.guarantee_covers(cx, &pending);
-        self.send(cx, channel, entry, &[], pending);
-    }
-
-    pub(super) fn bind(&mut self, cx: &mut Context, channel: usize, slot: u32) {
-        let Some(block) = self.reserve.last().copied() else { return };
-        let (mut entry, pending) = request(Op::Bind, slot);
-        entry.block = block;
-        // No wait for the response: the block belongs to the sequence as soon as the message is sent.
-        if self.send(cx, channel, entry, &[], pending) {
-            self.reserve.pop();
-            self.shared.seqs().push(slot, block);
-            if let Some(seq) = &mut self.seqs[slot as usize] {
-                seq.blocks.push(block);
-            }
-        }
     }
 
     pub(super) fn drop_seq(&mut self, cx: &mut Context, channel: usize, slot: u32) {

@@ -8,8 +8,6 @@ use kvtide_wire::entry::{NONE_U32, Op, Submission};
 
 /// Simulated microseconds that a request may take beyond its deadline before it counts as hung: rings, ticks and late copies.
 const SLACK_US: u64 = 60_000;
-/// Maximum blocks of the session's own reserve.
-pub(super) const RESERVE_BLOCKS: u32 = 3;
 
 impl Session {
     /// Return a free tag of a channel if its submission ring has room.
@@ -149,12 +147,10 @@ impl Session {
             some(!seq.pins.is_empty(), 30),                                                      // 8 release
             some(idle, 2 + some(full, 20)),                                                      // 9 drop
             2,                                                                                   // 10 nop
-            some(self.reserve.len() < RESERVE_BLOCKS as usize, 6), // 11 the session's reserve
-            some(!self.reserve.is_empty() && !full, 12),           // 12 bind
-            some(true, if seq.contract == Contract::Exact { cx.geometry.contracts } else { 1 }), // 13 contract
+            some(true, if seq.contract == Contract::Exact { cx.geometry.contracts } else { 1 }), // 11 contract
         ];
         match cx.rng.weighted(&weights) {
-            0 => self.reserve_blocks(cx, channel, slot, &seq),
+            0 => self.reserve(cx, channel, slot, &seq),
             1 => self.map(cx, channel, slot),
             2 => self.fork(cx, channel, slot),
             3 => self.truncate(cx, channel, slot, &seq),
@@ -168,8 +164,6 @@ impl Session {
                 let (entry, pending) = request(Op::Nop, NONE_U32);
                 self.send(cx, channel, entry, &[], pending);
             }
-            11 => self.reserve_session(cx, channel),
-            12 => self.bind(cx, channel, slot),
             _ => self.contract(cx, channel, slot),
         }
     }

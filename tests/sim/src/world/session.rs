@@ -167,8 +167,6 @@ pub struct Session {
     pub lanes: Vec<Lane>,
     /// Sequences, by slot.
     pub seqs: Vec<Option<Seq>>,
-    /// Blocks of the session's own reserve.
-    pub reserve: Vec<u32>,
     /// The engine's own memory, and its leases.
     pub own: OwnMemory,
     /// The agent's page table, sequences and pins.
@@ -243,7 +241,6 @@ impl Session {
             done: Ring::new(jobs_max),
             lanes,
             seqs: vec![None; limits.seqs_max as usize],
-            reserve: Vec::new(),
             own,
             mover,
             shared,
@@ -262,7 +259,6 @@ impl Session {
         let jobs_max = cx.geometry.config.limits.jobs_max as usize;
         self.channels = (0..self.channels.len()).map(|_| Channel::new(cx.geometry.depth)).collect();
         (self.jobs, self.done) = (Ring::new(jobs_max), Ring::new(jobs_max));
-        self.reserve.clear();
         self.reader = self.reader.take().map(|_| Reader::default());
         self.own.reset();
         self.slabs.clear();

@@ -384,10 +384,6 @@ impl Core {
         }
         let leases = session.seqs.iter().filter(|q| q.live && q.is_lease()).count();
         ensure!(session.leases as usize == leases, "session {s}: counted {leases} leases, recorded {}", session.leases);
-        for b in session.reserve.iter(&self.blocks.recs) {
-            ensure!(self.blocks[b].reserved, "session {s}: block {b} is in the reserve but not marked so");
-            *seen.refs.entry(b).or_default().entry(s).or_default() += 1;
-        }
         Ok(())
     }
 

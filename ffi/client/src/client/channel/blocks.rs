@@ -1,8 +1,7 @@
 //! The block API, for engines that keep their KV in their own memory: look up a prefix, lease it, load it, store new blocks.
 
 use super::{
-    Channel, Error, Leased, Level, Outcome, Refusal, Request, Result, SeqId, Session, State, Status,
-    ops::{BLOCKS_MAX, place},
+    Channel, Error, Leased, Level, Outcome, Refusal, Request, Result, SeqId, Session, State, Status, ops::place,
 };
 use kvtide_wire::lists::{HASHED_BLOCKS_MAX, WORDS_MAX};
 use std::{
@@ -70,7 +69,7 @@ impl Channel {
     /// Copy blocks of a lease, from block index `first` on, into `blocks` of the engine's memory. Once it has returned, with any
     /// result, nothing writes to these blocks any more, except after `TimedOut` and `Daemon`: see [`Channel::settle`].
     ///
-    /// A call with more blocks than one request holds is sent as several requests, one after another; `store` and `fetch` do the
+    /// A call with more blocks than one request holds is sent as several requests, one after another; `store` does the
     /// same. If a later request fails, its status becomes the status of its blocks and of the following ones, and the call returns
     /// `Ok`. `TimedOut`, `Daemon` and `Fork` are returned as errors in any case.
     ///
@@ -114,19 +113,6 @@ impl Channel {
             let parent = part.start.checked_sub(1).map_or(parent, |last| hashes[last]);
             let first = first + part.start as u32;
             Request::Store { first, parent, hashes: &hashes[part.clone()], blocks: &blocks[part], level }
-        })
-    }
-
-    /// Read blocks of a lease from NVMe into host memory, as far as there is room.
-    ///
-    /// # Errors
-    /// As [`Channel::load`].
-    pub fn fetch(&mut self, lease: SeqId, first: u32, count: u32, timeout: Duration) -> Result<Copied> {
-        self.check(FETCH, count as usize, &[], Some((lease, first)))?;
-        self.in_parts(FETCH, count as usize, BLOCKS_MAX as usize, timeout, |part| Request::Fetch {
-            lease,
-            first: first + part.start as u32,
-            count: part.len() as u32,
         })
     }
 
@@ -255,4 +241,3 @@ pub(super) const CALL_BLOCKS_MAX: usize = 1 << 20;
 pub(super) const LOOKUP: &str = "look up a prefix, block count";
 pub(super) const LOAD: &str = "load blocks, count";
 pub(super) const STORE: &str = "store blocks, count";
-pub(super) const FETCH: &str = "fetch blocks, count";

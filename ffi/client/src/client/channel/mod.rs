@@ -127,7 +127,7 @@ impl Channel {
         self.at_once("drop sequence", u64::from(seq), |state| state.drop_seq(seq))
     }
 
-    /// End a lease. Never waits. Loads and fetches from it that are in flight end with `NotFound`.
+    /// End a lease. Never waits. Loads from it that are in flight end with `NotFound`.
     ///
     /// # Errors
     /// `NotFound`: no such lease. `Again`.
@@ -139,7 +139,7 @@ impl Channel {
     }
 
     /// Reserve room for positions below `tokens`. Afterwards the pages up to there are resident and writable. Waits for room if
-    /// work in flight can free some.
+    /// work in flight can free some. Makes no round trip if the sequence has the room already.
     ///
     /// # Errors
     /// `NoSpace`: no tier has room and nothing can be evicted; blocks granted so far stay with the sequence. `TooBig`, `Limit`,
@@ -147,27 +147,6 @@ impl Channel {
     pub fn reserve(&mut self, seq: SeqId, tokens: u64, timeout: Duration) -> Result<()> {
         let request = Request::Reserve { seq, tokens };
         self.blocking("reserve for sequence", u64::from(seq), request, timeout).map(|_| ())
-    }
-
-    /// Add `blocks` blocks to the session's reserve, which [`Channel::append`] takes from. The session then refills the reserve to
-    /// this level in the background. Return the number of blocks granted.
-    ///
-    /// # Errors
-    /// As [`Channel::reserve`].
-    pub fn reserve_blocks(&mut self, blocks: u32, timeout: Duration) -> Result<usize> {
-        let request = Request::ReserveSession { blocks };
-        match self.blocking("reserve for the session", 0, request, timeout)? {
-            Outcome::Blocks(blocks) => Ok(blocks),
-            _ => Err(Error::call("reserve for the session", 0, Status::Internal)),
-        }
-    }
-
-    /// Make room for `tokens` tokens beyond the committed ones, with blocks of the session's reserve. Local: no round trip.
-    ///
-    /// # Errors
-    /// `Again`: the reserve is empty. It is being refilled; call again, or call `reserve`, which waits.
-    pub fn append(&mut self, seq: SeqId, tokens: u64) -> Result<()> {
-        self.at_once("append to sequence", u64::from(seq), |state| state.append(seq, tokens))
     }
 
     /// Commit the tokens below `tokens`: they are final, and every page that they fill is sealed. Never waits.

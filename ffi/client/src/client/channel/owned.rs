@@ -17,8 +17,7 @@ pub(super) fn none(seq: u32) -> Refusal {
 /// State that a channel keeps for a sequence, in addition to the session's mirror.
 #[derive(Debug, Default)]
 pub(crate) struct Owned {
-    /// Blocks and committed tokens that the daemon knows.
-    pub told_blocks: u32,
+    /// Committed tokens that the daemon knows.
     pub told_tokens: u64,
     /// True if it is in the queue of sequences with changes to send.
     pub dirty: bool,
@@ -57,7 +56,7 @@ impl State {
     /// # Errors
     /// As [`State::seq_or_lease`]; `State`: it is a lease.
     pub(super) fn seq(&mut self, seq: u32) -> Result<&mut Owned, Refusal> {
-        const LEASE: &str = "it is a lease, which allows only load, fetch and end_lease";
+        const LEASE: &str = "it is a lease, which allows only load and end_lease";
         let owned = self.seq_or_lease(seq)?;
         if owned.lease.is_some() { Err(Refusal::because(Status::State, LEASE)) } else { Ok(owned) }
     }
@@ -152,8 +151,7 @@ impl State {
         let session = self.session();
         let seqs = session.shared.seqs();
         if let Some(owned) = self.owned.get_mut(&seq) {
-            owned.told_blocks = seqs.len(seq);
-            // A commit may still wait for room in the ring when a reservation is answered.
+            // A commit may still wait for room in the ring when the answer comes.
             if !owned.dirty {
                 owned.told_tokens = seqs.committed(seq);
             }

@@ -27,7 +27,7 @@ impl Session {
         match pending.op {
             Op::Lookup => self.looked_up(cx, (pending, asked), value, list),
             Op::Lease => self.leased(cx, (pending, asked), status, list),
-            Op::LoadBlocks | Op::FetchBlocks => self.loaded(cx, (pending, asked), status, value, list),
+            Op::LoadBlocks => self.loaded(cx, (pending, asked), status, value, list),
             Op::StoreBlocks => self.stored(cx, (pending, asked), status, value, list),
             _ => {
                 if status == Status::NotFound {

@@ -30,27 +30,24 @@ impl Session {
             some(room, 25),                 // 1 lease
             25,                             // 2 store
             some(!leases.is_empty(), 35),   // 3 load
-            some(!leases.is_empty(), 8),    // 4 fetch
-            some(!leases.is_empty(), 8),    // 5 end of a lease
-            some(!sequences.is_empty(), 6), // 6 load of a sequence
-            some(!sequences.is_empty(), 2), // 7 fetch of a sequence
+            some(!leases.is_empty(), 8),    // 4 end of a lease
+            some(!sequences.is_empty(), 6), // 5 load of a sequence
         ];
         match cx.rng.weighted(&weights) {
             0 => self.look_up(cx, channel, &leases),
             1 => self.lease(cx, channel),
             2 => self.store(cx, channel),
-            3 | 4 if leases.is_empty() => {}
-            which @ (3 | 4) => {
+            3 => {
                 let slot = cx.rng.pick(&leases);
-                self.load_leased(cx, channel, slot, which == 3);
+                self.load_leased(cx, channel, slot);
             }
-            5 => {
+            4 => {
                 let slot = cx.rng.pick(&leases);
                 self.end_lease(cx, channel, slot);
             }
-            which => {
+            _ => {
                 let slot = cx.rng.pick(&sequences);
-                self.load_sequence(cx, channel, slot, which == 6);
+                self.load_sequence(cx, channel, slot);
             }
         }
     }
@@ -160,7 +157,7 @@ impl Session {
             return;
         }
         self.own.leases.remove(&slot);
-        let of_lease = |p: &&mut Pending| p.seq == slot && matches!(p.op, Op::LoadBlocks | Op::FetchBlocks);
+        let of_lease = |p: &&mut Pending| p.seq == slot && p.op == Op::LoadBlocks;
         for pending in self.channels.iter_mut().flat_map(|c| c.pending.iter_mut().flatten()).filter(of_lease) {
             if let Some(asked) = pending.blocks.as_mut().filter(|asked| !asked.of_sequence && !asked.dropped) {
                 asked.dropped = true;
@@ -169,31 +166,28 @@ impl Session {
         }
     }
 
-    fn load_leased(&mut self, cx: &mut Context, channel: usize, slot: u32, into_own: bool) {
+    fn load_leased(&mut self, cx: &mut Context, channel: usize, slot: u32) {
         let Some(lease) = self.own.leases.get(&slot).cloned() else { return };
         let asked = Asked { whole: lease.blocks, until_us: lease.until_us, ..Asked::default() };
-        self.load(cx, channel, slot, (lease.text, asked), into_own);
+        self.load(cx, channel, slot, (lease.text, asked));
     }
 
-    fn load_sequence(&mut self, cx: &mut Context, channel: usize, slot: u32, into_own: bool) {
+    fn load_sequence(&mut self, cx: &mut Context, channel: usize, slot: u32) {
         let page_tokens = cx.geometry.config.page_tokens;
         let Some(seq) = self.seq(slot) else { return };
         let whole = seq.sealed(page_tokens);
         let asked = Asked { whole, until_us: u64::MAX, of_sequence: true, ..Asked::default() };
-        self.load(cx, channel, slot, (seq.text.clone(), asked), into_own);
+        self.load(cx, channel, slot, (seq.text.clone(), asked));
     }
 
-    /// Request some of a prefix's blocks: into the engine's own blocks, or only into host memory.
-    fn load(&mut self, cx: &mut Context, channel: usize, slot: u32, (text, mut asked): (Text, Asked), into_own: bool) {
-        let (first, mut count) = range(cx, asked.whole);
-        let op = if into_own { Op::LoadBlocks } else { Op::FetchBlocks };
-        if into_own {
-            count = count.min(self.own.free() as u32);
-            let Some(names) = self.own.take(&mut cx.rng, count as usize) else { return };
-            self.own.spoil(&mut cx.arenas, &names);
-            asked.names = names;
-        }
-        let (mut entry, mut pending) = request(op, slot);
+    /// Load some of a prefix's blocks into the engine's own.
+    fn load(&mut self, cx: &mut Context, channel: usize, slot: u32, (text, mut asked): (Text, Asked)) {
+        let (first, count) = range(cx, asked.whole);
+        let count = count.min(self.own.free() as u32);
+        let Some(names) = self.own.take(&mut cx.rng, count as usize) else { return };
+        self.own.spoil(&mut cx.arenas, &names);
+        asked.names = names;
+        let (mut entry, mut pending) = request(Op::LoadBlocks, slot);
         (entry.first, entry.count, entry.timeout_us) = (first, count, hurry(cx));
         (pending.first, pending.count, pending.text) = (first, u64::from(count), Some(text));
         let (names, exclusive) = (asked.names.clone(), asked.of_sequence);

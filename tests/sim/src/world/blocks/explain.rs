@@ -31,10 +31,8 @@ impl Session {
             // The lease has expired.
             (Op::SeqDrop, Status::NotFound) => over,
             // A request that began before the end of the lease is completed.
-            (Op::LoadBlocks | Op::FetchBlocks, Status::NotFound) => asked.dropped || over && list.is_empty(),
-            (Op::LoadBlocks | Op::FetchBlocks, Status::Lost) => self.text_harmed(cx, pending),
-            // A fetch is a hint.
-            (Op::FetchBlocks, Status::NoSpace) => true,
+            (Op::LoadBlocks, Status::NotFound) => asked.dropped || over && list.is_empty(),
+            (Op::LoadBlocks, Status::Lost) => self.text_harmed(cx, pending),
             // The prefix has made room in the meantime, was not complete over all shards yet, or lacks a window or a snapshot.
             (Op::Lease, Status::NotFound) => {
                 !everything_stays(cx) || cx.geometry.discards() || asked.known < asked.whole

@@ -1,4 +1,4 @@
-//! Engines with their own memory: they look prefixes up, lease, load and fetch them, and store new blocks.
+//! Engines with their own memory: they look prefixes up, lease and load them, and store new blocks.
 //!
 //! - `memory`: an engine's own blocks with its own ids, and its leases
 //! - `ask`: the requests, and the data recorded for their responses

@@ -1,8 +1,8 @@
-//! Copies between the engine's own memory and the cache: load, store, fetch, and a relay's load by hashes.
+//! Copies between the engine's own memory and the cache: load, store, and a relay's load by hashes.
 
 use super::{
-    Answered, BLOCKS_MAX, Begin, OTHER_PLACE, Operation, Outcome, Refusal, Reply, Session, Started, State, Status,
-    WireRequest, Work, place, too_long,
+    Answered, Begin, OTHER_PLACE, Operation, Outcome, Refusal, Reply, Session, Started, State, Status, WireRequest,
+    Work, place, too_long,
 };
 use crate::{
     agent::session::Copying,
@@ -30,7 +30,7 @@ impl Begin for LoadHashed<'_> {
     }
 }
 
-/// A load, store or fetch.
+/// A load or store.
 #[derive(Debug)]
 pub struct CopyBlocks {
     kind: Kind,
@@ -42,7 +42,6 @@ pub struct CopyBlocks {
 enum Kind {
     Load { seq: u32, first: u32, engine: Vec<u32> },
     Store { first: u32, parent: u128, hashes: Vec<u128>, engine: Vec<u32>, level: Level },
-    Fetch { seq: u32, first: u32, count: u32 },
     LoadHashed { hashes: Vec<u128>, engine: Vec<u32> },
 }
 
@@ -87,20 +86,6 @@ impl CopyBlocks {
         CopyBlocks::begin(session, blocks, Kind::Store { first, parent, hashes, engine, level })
     }
 
-    pub(super) fn fetch(
-        state: &mut State,
-        session: &Arc<Session>,
-        seq: u32,
-        first: u32,
-        count: u32,
-    ) -> Result<Started, Refusal> {
-        if count > BLOCKS_MAX {
-            return Err(too_many(count as usize, BLOCKS_MAX as usize));
-        }
-        readable(state, seq, first, count as usize)?;
-        CopyBlocks::begin(session, &[], Kind::Fetch { seq, first, count })
-    }
-
     fn begin(session: &Arc<Session>, blocks: &[u32], kind: Kind) -> Result<Started, Refusal> {
         Ok(Started::Send(Work::CopyBlocks(CopyBlocks { kind, _copying: session.hold(blocks)? })))
     }
@@ -110,7 +95,6 @@ impl CopyBlocks {
             Kind::Load { engine, .. } | Kind::Store { engine, .. } | Kind::LoadHashed { engine, .. } => {
                 engine.len() as u32
             }
-            Kind::Fetch { count, .. } => *count,
         }
     }
 }
@@ -122,15 +106,14 @@ impl Operation for CopyBlocks {
             Kind::Store { first, parent, ref hashes, ref engine, level } => {
                 WireRequest::StoreBlocks { first, parent, hashes, engine, level }
             }
-            Kind::Fetch { seq, first, count } => WireRequest::FetchBlocks { seq, first, count },
             Kind::LoadHashed { ref hashes, ref engine } => WireRequest::LoadHashed { hashes, engine },
         }
     }
 
     fn why(&self, session: &Session, status: Status) -> Option<String> {
         match (&self.kind, status) {
-            (Kind::Load { .. } | Kind::Fetch { .. }, Status::NotFound) => Some("the lease has ended".into()),
-            (Kind::Load { .. } | Kind::Fetch { .. }, Status::State) => {
+            (Kind::Load { .. }, Status::NotFound) => Some("the lease has ended".into()),
+            (Kind::Load { .. }, Status::State) => {
                 Some("the sequence is parked, another call on it is in flight, or a block is not sealed".into())
             }
             (Kind::Store { .. }, Status::Invalid) => Some(OTHER_PLACE.into()),

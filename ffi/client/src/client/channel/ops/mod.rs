@@ -20,7 +20,7 @@ mod sequence;
 mod truncate;
 
 use super::{
-    blocks::{FETCH, LOAD, STORE},
+    blocks::{LOAD, STORE},
     calls::State,
     feed::{FOLLOW, LIST, LOAD_HASHED},
 };
@@ -44,14 +44,14 @@ use lease::Lease;
 use lookup::Lookup;
 use park::{Park, Resume};
 use publish::Publish;
-use reserve::{Reserve, ReserveSession};
+use reserve::Reserve;
 use resize::Resize;
 use sequence::{DropSeq, Tell};
 use std::sync::Arc;
 use truncate::Truncate;
 
 /// Maximum blocks that one request can grant: the length of an answer's list.
-pub(super) const BLOCKS_MAX: u32 = LIST_WORDS as u32;
+const BLOCKS_MAX: u32 = LIST_WORDS as u32;
 
 /// The messages of an operation: its requests and their answers.
 pub(super) trait Operation {
@@ -79,8 +79,8 @@ pub(super) trait Operation {
     /// Return the sequence that no other request may change meanwhile.
     fn changes(&self) -> Option<SeqId> {
         match self.request() {
-            WireRequest::Reserve { seq, .. } => seq,
-            WireRequest::Fork { parent: seq, .. }
+            WireRequest::Reserve { seq, .. }
+            | WireRequest::Fork { parent: seq, .. }
             | WireRequest::Truncate { seq, .. }
             | WireRequest::AttachPrefix { seq, .. }
             | WireRequest::Park { seq, .. }
@@ -98,8 +98,7 @@ type Answered = Result<Option<Outcome>, Status>;
 /// Return the action of a request and its object.
 fn describe(request: WireRequest<'_>) -> (&'static str, u64) {
     match request {
-        WireRequest::Reserve { seq: Some(seq), .. } => ("reserve for sequence", seq.into()),
-        WireRequest::Reserve { seq: None, .. } => ("reserve for the session", 0),
+        WireRequest::Reserve { seq, .. } => ("reserve for sequence", seq.into()),
         WireRequest::Fork { parent, .. } => ("fork sequence", parent.into()),
         WireRequest::Truncate { seq, .. } => ("truncate sequence", seq.into()),
         WireRequest::Publish { seq, .. } => ("publish blocks of sequence", seq.into()),
@@ -114,7 +113,6 @@ fn describe(request: WireRequest<'_>) -> (&'static str, u64) {
         WireRequest::Lease { count, .. } => ("lease a prefix of blocks", count.into()),
         WireRequest::LoadBlocks { engine, .. } => (LOAD, engine.len() as u64),
         WireRequest::StoreBlocks { engine, .. } => (STORE, engine.len() as u64),
-        WireRequest::FetchBlocks { count, .. } => (FETCH, count.into()),
         WireRequest::Follow { from } => (FOLLOW, from),
         WireRequest::ListBlocks { cursor } => (LIST, cursor),
         WireRequest::LoadHashed { hashes, .. } => (LOAD_HASHED, hashes.len() as u64),
@@ -141,7 +139,7 @@ macro_rules! work {
     };
 }
 work! {
-    Plain, Tell, DropSeq, Reserve, ReserveSession, Fork, Truncate, Publish, AttachPrefix, Park, Resume, Acquire, SetContract, Lookup,
+    Plain, Tell, DropSeq, Reserve, Fork, Truncate, Publish, AttachPrefix, Park, Resume, Acquire, SetContract, Lookup,
     Lease, CopyBlocks, Resize, FeedPart,
 }
 
@@ -178,7 +176,6 @@ impl Begin for Request<'_> {
         match self {
             Request::Nop => WireRequest::Nop {}.begin(state, session),
             Request::Reserve { seq, tokens } => Reserve::begin(state, session, seq, tokens),
-            Request::ReserveSession { blocks } => ReserveSession::begin(session, blocks),
             Request::Fork { seq } => Fork::begin(state, session, seq),
             Request::Truncate { seq, tokens } => Truncate::begin(state, session, seq, tokens),
             Request::Publish { seq, first, parent, hashes, level } => {
@@ -198,7 +195,6 @@ impl Begin for Request<'_> {
             Request::Store { first, parent, hashes, blocks, level } => {
                 CopyBlocks::store(session, (first, parent), hashes, blocks, level)
             }
-            Request::Fetch { lease, first, count } => CopyBlocks::fetch(state, session, lease, first, count),
             Request::Tier0Resize { class, frames } => Resize::begin(session, class, frames),
         }
     }

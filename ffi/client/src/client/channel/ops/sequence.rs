@@ -1,4 +1,4 @@
-//! Create, bind, commit and drop: changes of a sequence that are made locally and reported to the daemon.
+//! Create, commit and drop: changes of a sequence that are made locally and reported to the daemon.
 
 use super::{Answered, Operation, Refusal, Reply, Session, State, Status, WireRequest, Work, close};
 use crate::client::channel::owned::none;
@@ -61,7 +61,7 @@ impl State {
         let (room, before) = (u64::from(seqs.len(seq)) * page_tokens, seqs.committed(seq));
         let refuse = |why: String| Err(Refusal::because(Status::State, why));
         if tokens > room {
-            return refuse(format!("{tokens} tokens; there is room for {room}: reserve or append first"));
+            return refuse(format!("{tokens} tokens; there is room for {room}: reserve first"));
         }
         if tokens < before {
             return refuse(format!("{tokens} tokens; {before} are committed already: truncate rolls back"));
@@ -80,21 +80,11 @@ impl State {
         Ok(())
     }
 
-    /// Send a sequence's local blocks and committed length to the daemon.
+    /// Send a sequence's committed length to the daemon.
     pub(in crate::client::channel) fn tell(&mut self, seq: u32) -> Result<(), Status> {
-        let session = self.session();
-        let seqs = session.shared.seqs();
         let Some(owned) = self.owned.get(&seq) else { return Ok(()) };
-        let (mut blocks, known) = (owned.told_blocks, owned.told_tokens);
-        while let Some(block) = seqs.block(seq, blocks) {
-            self.post(Work::Tell(Tell { seq, request: WireRequest::Bind { seq, block } }))?;
-            blocks += 1;
-            if let Some(owned) = self.owned.get_mut(&seq) {
-                owned.told_blocks = blocks;
-            }
-        }
-        let tokens = seqs.committed(seq);
-        if tokens != known {
+        let tokens = self.session().shared.seqs().committed(seq);
+        if tokens != owned.told_tokens {
             self.post(Work::Tell(Tell { seq, request: WireRequest::Commit { seq, tokens } }))?;
             if let Some(owned) = self.owned.get_mut(&seq) {
                 owned.told_tokens = tokens;
@@ -113,7 +103,7 @@ impl State {
             return Err(Status::Again.into());
         }
         if session.alive() {
-            self.flush()?; // blocks of the session's reserve that were added to it must be dropped with it
+            self.flush()?; // the daemon receives a channel's calls in their order
         }
         if !parked {
             close(&session, seq)?;
