@@ -783,14 +783,6 @@ extern "C" {
 /// Example: `printf("kvtide %s\n", kvt_version());`
 const char *kvt_version(void);
 
-/// Return the `KVT_ABI_VERSION` that the library was built with. `kvt_attach` refuses a program that was compiled for
-/// another version; compare the numbers earlier to report it in your own way.
-///
-/// @return The version.
-/// Thread safety: any thread.
-/// Example: `if (kvt_abi_version() != KVT_ABI_VERSION) return 1;`
-uint32_t kvt_abi_version(void);
-
 /// Return one line of text about a status code.
 ///
 /// @param status  A `kvt_status`, or a status code from a log.
@@ -842,8 +834,7 @@ kvt_status kvt_attach(const kvt_options *options,
 /// @return `KVT_OK`; `KVT_ESTATE` if the daemon is alive, a channel or lane is open, or a reattach has already
 ///     succeeded; otherwise as `kvt_attach`. After an error the call can be repeated.
 /// Thread safety: any thread.
-/// Example: `if (kvt_client_check(client) == KVT_EDAEMON) status = kvt_reattach(client, "/run/kvtide/kvtide.sock",
-///     &fresh);`
+/// Example: `if (status == KVT_EDAEMON) status = kvt_reattach(client, "/run/kvtide/kvtide.sock", &fresh);`
 ///
 /// Pointers: `socket` must be a NUL-terminated string, `fresh` must be valid for a write.
 kvt_status kvt_reattach(const kvt_client *client, const char *socket, kvt_client **fresh);
@@ -858,14 +849,6 @@ kvt_status kvt_reattach(const kvt_client *client, const char *socket, kvt_client
 /// Thread safety: any thread.
 /// Example: `kvt_detach(client);`
 kvt_status kvt_detach(kvt_client *client);
-
-/// Report whether the session's daemon is alive, as far as is known.
-///
-/// @param client  Session.
-/// @return `KVT_OK` if it is; `KVT_EDAEMON` if the session has ended.
-/// Thread safety: any thread.
-/// Example: `if (kvt_client_check(client) == KVT_EDAEMON) reattach();`
-kvt_status kvt_client_check(const kvt_client *client);
 
 /// Return the session's counters.
 ///
@@ -911,15 +894,6 @@ kvt_status kvt_channel_close(kvt_channel *channel);
 /// Pointers: `traceparent` must be NULL or a string.
 kvt_status kvt_channel_trace(kvt_channel *channel,
                              const char *traceparent);
-
-/// Make a round trip to the daemon, without effect.
-///
-/// @param channel  Channel.
-/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
-/// @return `KVT_OK`; `KVT_ETIMEDOUT`; `KVT_EDAEMON`.
-/// Thread safety: one thread per channel at a time.
-/// Example: `kvt_channel_nop(channel, 1000000);`
-kvt_status kvt_channel_nop(kvt_channel *channel, uint64_t timeout_us);
 
 /// Register the engine's own blocks: `count` blocks with their pages in `pieces`. Replaces the blocks of an earlier
 /// call, which are not accessed after the return. Call it again after `kvt_reattach`.

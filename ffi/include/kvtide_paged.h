@@ -9,7 +9,7 @@
  *     for each plane:
  *         write the KV of the new tokens                 kvt_lane_get_writable_page
  *         do kvt_lane_boundary(lane, plane, &pass)       get the pages that are readable now
- *            attend over pass.all or pass.ready          kvt_view_page, kvt_lane_get_page
+ *            attend over pass.all or pass.ready          kvt_view_page
  *         while (!pass.last)
  *     kvt_lane_end, kvt_channel_commit                   end the step, make its tokens final
  *
@@ -74,27 +74,6 @@ typedef uint32_t kvt_contract;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-/// Meaning of scores.
-enum kvt_score_kind
-#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : uint32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
-    /// Shares of attention that the step's pages received.
-    KVT_SCORE_MASS = 0,
-    /// Shares that digests estimate for the step's own query.
-    KVT_SCORE_QUERY = 1,
-    /// Shares that digests estimate for a guess of the query of a later plane.
-    KVT_SCORE_AHEAD = 2,
-};
-#ifndef __cplusplus
-#if __STDC_VERSION__ >= 202311L
-typedef enum kvt_score_kind kvt_score_kind;
-#else
-typedef uint32_t kvt_score_kind;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
-
 /// Type of the numbers of queries, keys, values and outputs.
 enum kvt_element
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -120,49 +99,6 @@ typedef uint32_t kvt_element;
 ///
 /// Thread safety: one thread at a time; it may be another thread from call to call.
 typedef struct kvt_lane kvt_lane;
-
-/// Memory of one plane. Frame `f` is at `base + (f - first_frame) * stride`.
-///
-/// Mapped frames, which follow the `frames` with memory, have no memory of their own: each makes a page readable in
-/// host memory. `kvt_view_page` handles both.
-typedef struct kvt_plane_layout {
-    /// Address of the first frame of the plane's size class.
-    uint8_t *base;
-    /// Number of that frame.
-    uint32_t first_frame;
-    /// Bytes from one frame to the next; a multiple of 64.
-    uint32_t stride;
-    /// Bytes of a page.
-    uint32_t page_bytes;
-    /// Number of frames of the class.
-    uint32_t frames;
-    /// Size class.
-    uint32_t size_class;
-    /// Number of mapped frames of the class, numbered from `first_frame + frames` (`kvt_options.mapped_frames`).
-    uint32_t mapped_frames;
-    /// Address of `uint64_t[mapped_frames]`, in the same memory as tier 0: the page address of each mapped frame. An
-    /// entry is valid while a lane's table shows the frame. 0 without mapped frames.
-    uint64_t mapped_pages;
-} kvt_plane_layout;
-
-/// Memory layout of a session's tier 0. Set `struct_size` before the call.
-typedef struct kvt_layout {
-    /// `sizeof(kvt_layout)`: later versions are longer.
-    uint32_t struct_size;
-    /// Tokens of a page.
-    uint32_t page_tokens;
-    /// First byte of tier 0.
-    uint8_t *tier0;
-    /// Bytes of tier 0.
-    uint64_t tier0_bytes;
-    /// `planes_count` planes, in step order. Valid while the client is open.
-    const kvt_plane_layout *planes;
-    /// Number of planes.
-    uint32_t planes_count;
-    /// Block ids are below this number: a lane's table has `blocks_max * planes_count` entries. 0 without tier 0,
-    /// because there is no table then.
-    uint32_t blocks_max;
-} kvt_layout;
 
 /// A sequence of a step.
 typedef struct kvt_step_seq {
@@ -198,6 +134,30 @@ typedef struct kvt_pass {
     /// Zero.
     uint16_t reserved;
 } kvt_pass;
+
+/// Memory of one plane. Frame `f` is at `base + (f - first_frame) * stride`.
+///
+/// Mapped frames, which follow the `frames` with memory, have no memory of their own: each makes a page readable in
+/// host memory. `kvt_view_page` handles both.
+typedef struct kvt_plane_layout {
+    /// Address of the first frame of the plane's size class.
+    uint8_t *base;
+    /// Number of that frame.
+    uint32_t first_frame;
+    /// Bytes from one frame to the next; a multiple of 64.
+    uint32_t stride;
+    /// Bytes of a page.
+    uint32_t page_bytes;
+    /// Number of frames of the class.
+    uint32_t frames;
+    /// Size class.
+    uint32_t size_class;
+    /// Number of mapped frames of the class, numbered from `first_frame + frames` (`kvt_options.mapped_frames`).
+    uint32_t mapped_frames;
+    /// Address of `uint64_t[mapped_frames]`, in the same memory as tier 0: the page address of each mapped frame. An
+    /// entry is valid while a lane's table shows the frame. 0 without mapped frames.
+    uint64_t mapped_pages;
+} kvt_plane_layout;
 
 /// Data with which a kernel looks up pages without a call: see `kvt_view_page`. Its pointers are valid while the lane
 /// is open.
@@ -553,31 +513,6 @@ kvt_status kvt_channel_acquire(kvt_channel *channel, const kvt_range *range, uin
 /// Example: `kvt_channel_release(channel, pin);`
 kvt_status kvt_channel_release(kvt_channel *channel, kvt_pin *pin);
 
-/// Return the memory layout of tier 0. It does not change during the session.
-///
-/// @param client  Session.
-/// @param layout  Set `struct_size` before the call; receives the layout.
-/// @return `KVT_OK`; `KVT_EINVAL` if `struct_size` is not a valid size.
-/// Thread safety: any thread.
-/// Example: `kvt_layout layout = {.struct_size = sizeof layout}; kvt_client_get_layout(client, &layout);`
-///
-/// Pointers: `layout` must be valid for reads and writes of `layout->struct_size` bytes.
-kvt_status kvt_client_get_layout(const kvt_client *client, kvt_layout *layout);
-
-/// Return the address of a frame of tier 0. It is valid while any handle of the session is open.
-///
-/// The lanes determine which frames may be read or written, and when.
-///
-/// @param client  Session.
-/// @param frame  Frame number, as in `kvt_ready.frame`.
-/// @param address  Receives the address.
-/// @return `KVT_OK`; `KVT_ERANGE` if there is no such frame.
-/// Thread safety: any thread.
-/// Example: `kvt_client_get_frame(client, pass.ready[i].frame, &page);`
-///
-/// Pointers: `address` must be valid for a write.
-kvt_status kvt_client_get_frame(const kvt_client *client, uint32_t frame, void **address);
-
 /// Open lane `index` of the session. A lane has one handle at a time.
 ///
 /// @param client  Session.
@@ -656,39 +591,6 @@ kvt_status kvt_lane_end(kvt_lane *lane);
 ///
 /// Pointers: `view` must be valid for a write.
 kvt_status kvt_lane_get_view(const kvt_lane *lane, kvt_lane_view *view);
-
-/// Return the frame that holds the page of `block` in `plane`, as of the lane's last boundary.
-///
-/// @param lane  Lane.
-/// @param block  Block id, from `kvt_client_get_seq_blocks`.
-/// @param plane  Plane, below `kvt_options.planes_count`.
-/// @param frame  Receives the frame number.
-/// @return `KVT_OK`; `KVT_ENOTFOUND` if the page is not in tier 0.
-/// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_get_frame(lane, blocks[i], plane, &frame);`
-///
-/// Pointers: `frame` must be valid for a write.
-kvt_status kvt_lane_get_frame(const kvt_lane *lane, uint32_t block, uint16_t plane, uint32_t *frame);
-
-/// Return the address of a readable page of a sequence in this lane's step: `page_bytes` of the plane, aligned to 64
-/// bytes. Valid until the lane's next begin, boundary or end.
-///
-/// @param lane  Lane.
-/// @param seq  Sequence of the lane's step.
-/// @param index  Block index within the sequence.
-/// @param plane  Plane, below `kvt_options.planes_count`.
-/// @param page  Receives the address.
-/// @return `KVT_OK`; `KVT_ENOTFOUND` if the page is not readable now, the sequence is not in the step, or tier 0 is on
-///     a device.
-/// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_get_page(lane, seq, index, plane, &page);`
-///
-/// Pointers: `page` must be valid for a write.
-kvt_status kvt_lane_get_page(const kvt_lane *lane,
-                             uint32_t seq,
-                             uint32_t index,
-                             uint16_t plane,
-                             const void **page);
 
 /// Return the address of an unsealed page of a sequence in this lane's step. It may be written until the lane's end.
 ///
@@ -830,27 +732,6 @@ kvt_status kvt_lane_report_mass(kvt_lane *lane,
                                 uint16_t plane,
                                 const float *shares,
                                 uint32_t count);
-
-/// Publish scores that the engine has computed itself. `kvt_lane_report_query`, `kvt_lane_report_ahead` and
-/// `kvt_lane_report_mass` publish theirs themselves.
-///
-/// @param lane  Lane.
-/// @param kind  A `kvt_score_kind`.
-/// @param seq  Sequence of the lane's step.
-/// @param plane  Plane, below `kvt_options.planes_count`.
-/// @param shares  By page index, for `count` pages: the page's share; NaN: unknown.
-/// @param count  Number of pages, at least those of the sequence.
-/// @return `KVT_OK`; `KVT_EINVAL` if `kind` is not a `kvt_score_kind`; otherwise as `kvt_lane_report_query`.
-/// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_report_scores(lane, KVT_SCORE_MASS, seq, plane, shares, pages);`
-///
-/// Pointers: `shares` must be valid for `count` reads.
-kvt_status kvt_lane_report_scores(kvt_lane *lane,
-                                  uint32_t kind,
-                                  uint32_t seq,
-                                  uint16_t plane,
-                                  const float *shares,
-                                  uint32_t count);
 
 /// Return the pages and attention that the step omits of a sequence in the plane of the last boundary.
 ///

@@ -198,8 +198,6 @@ int main(int argc, char **argv) {
     OK(kvt_lane_get_omission(lane, step.seq, 0, &omission));
     CHECK(omission.needed == PAGES && omission.omitted == 0 && omission.waived == 0);
     CHECK(omission.share == 0 && omission.share_worst == 0);
-    OK(kvt_lane_report_scores(lane, KVT_SCORE_AHEAD, step.seq, 0, shares, PAGES));
-    EXPECT(kvt_lane_report_scores(lane, 3, step.seq, 0, shares, PAGES), KVT_EINVAL);
     OK(kvt_lane_report_ahead(lane, step.seq, 0, query, CHANNELS));
     EXPECT(kvt_lane_get_omission(lane, step.seq, 1, &omission), KVT_ESTATE);
     OK(kvt_lane_end(lane));
@@ -207,7 +205,7 @@ int main(int argc, char **argv) {
     kvt_stats stats = {.struct_size = sizeof stats};
     OK(kvt_client_get_stats(client, &stats));
     CHECK(stats.pages_unpicked == 0 && stats.pages_waived == 0);
-    CHECK(stats.omissions == 0 && stats.scores == 2);
+    CHECK(stats.omissions == 0 && stats.scores == 1);
     OK(kvt_lane_close(lane));
     OK(kvt_channel_close(channel));
     OK(kvt_detach(client));

@@ -128,6 +128,13 @@ static inline void *frame_address(const engine *e, uint32_t plane, uint32_t fram
     return (void *)(uintptr_t)((const uint64_t *)(uintptr_t)layout->mapped_pages)[own - layout->frames];
 }
 
+/* Return the frame of a page, as of the lane's last boundary. */
+static inline uint32_t frame_of(const engine *e, uint32_t block, uint32_t plane) {
+    const uint32_t entry = e->view.table[(size_t)block * PLANES + plane];
+    CHECK(entry != 0);
+    return entry - 1;
+}
+
 /* Read all pages that one plane needs of all sequences, in as many passes as needed; each page exactly once. */
 static inline void read_plane(engine *e, uint32_t plane, const text *texts, uint32_t count) {
     static _Thread_local uint8_t seen[SEQS_MAX][SEQ_BLOCKS_MAX];

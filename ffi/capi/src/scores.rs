@@ -6,7 +6,7 @@ use super::error::Fault;
 use super::lane::{kvt_lane, with_lane};
 use super::space::timeout;
 use super::status::kvt_status;
-use kvtide_client::{Contract, DigestOptions, Element, KeyLayout, Omission, ScoreKind};
+use kvtide_client::{Contract, DigestOptions, Element, KeyLayout, Omission};
 use kvtide_wire::status::Status;
 
 /// Reading contract: how much of a sequence attention must read.
@@ -18,18 +18,6 @@ pub enum kvt_contract {
     /// The best pages: `value` thousandths of a plane's pages, 1 to 1000. The attention of the omitted pages is
     /// estimated.
     KVT_CONTRACT_APPROX = 1,
-}
-
-/// Meaning of scores.
-#[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum kvt_score_kind {
-    /// Shares of attention that the step's pages received.
-    KVT_SCORE_MASS = 0,
-    /// Shares that digests estimate for the step's own query.
-    KVT_SCORE_QUERY = 1,
-    /// Shares that digests estimate for a guess of the query of a later plane.
-    KVT_SCORE_AHEAD = 2,
 }
 
 /// Type of the numbers of queries, keys, values and outputs.
@@ -325,39 +313,6 @@ pub unsafe extern "C" fn kvt_lane_report_mass(
         // SAFETY: the caller's contract.
         let shares = unsafe { array("shares", shares, count as usize) }?;
         with_lane(lane, |lane| Ok(lane.mass(seq, plane, shares)?))
-    })
-}
-
-/// Publish scores that the engine has computed itself. `kvt_lane_report_query`, `kvt_lane_report_ahead` and
-/// `kvt_lane_report_mass` publish theirs themselves.
-///
-/// @param lane  Lane.
-/// @param kind  A `kvt_score_kind`.
-/// @param seq  Sequence of the lane's step.
-/// @param plane  Plane, below `kvt_options.planes_count`.
-/// @param shares  By page index, for `count` pages: the page's share; NaN: unknown.
-/// @param count  Number of pages, at least those of the sequence.
-/// @return `KVT_OK`; `KVT_EINVAL` if `kind` is not a `kvt_score_kind`; otherwise as `kvt_lane_report_query`.
-/// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_report_scores(lane, KVT_SCORE_MASS, seq, plane, shares, pages);`
-///
-/// # Safety
-/// `shares` must be valid for `count` reads.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_lane_report_scores(
-    lane: *mut kvt_lane,
-    kind: u32,
-    seq: u32,
-    plane: u16,
-    shares: *const f32,
-    count: u32,
-) -> kvt_status {
-    entry("kvt_lane_report_scores", || {
-        let kind = ScoreKind::ALL.get(kind as usize).copied();
-        let kind = kind.ok_or_else(|| Fault::new(Status::Invalid, "`kind` is not a kvt_score_kind"))?;
-        // SAFETY: the caller's contract.
-        let shares = unsafe { array("shares", shares, count as usize) }?;
-        with_lane(lane, |lane| Ok(lane.scores(kind, seq, plane, shares)?))
     })
 }
 

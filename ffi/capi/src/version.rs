@@ -22,14 +22,3 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
 pub extern "C" fn kvt_version() -> *const c_char {
     VERSION.as_ptr()
 }
-
-/// Return the `KVT_ABI_VERSION` that the library was built with. `kvt_attach` refuses a program that was compiled for
-/// another version; compare the numbers earlier to report it in your own way.
-///
-/// @return The version.
-/// Thread safety: any thread.
-/// Example: `if (kvt_abi_version() != KVT_ABI_VERSION) return 1;`
-#[unsafe(no_mangle)]
-pub extern "C" fn kvt_abi_version() -> u32 {
-    KVT_ABI_VERSION
-}

@@ -42,7 +42,7 @@ const CAPI: [Header; 3] = [
         includes: &["kvtide.h"],
         head: "src/head_paged.h",
         tail: Some("src/tail_paged.h"),
-        types: &["kvt_advice", "kvt_contract", "kvt_score_kind", "kvt_element", "kvt_digests"],
+        types: &["kvt_advice", "kvt_contract", "kvt_element", "kvt_digests"],
         declares: "",
     },
     Header {
