@@ -187,17 +187,14 @@ typedef uint32_t kvt_level;
 #endif // __cplusplus
 
 /// Kind of a request: the member of `kvt_request.args` that applies, and the member of `kvt_completion.result` that is
-/// set.
+/// set. 0 is not a kind.
 ///
-/// Each kind has a blocking function of the same name, which describes it. Kinds up to `KVT_REQUEST_FETCH` belong to
-/// the block API, the others to paged sequences.
+/// Each kind has a blocking function of the same name, which describes it.
 enum kvt_request_kind
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-    /// A round trip without effect. No member, no result.
-    KVT_REQUEST_NOP = 0,
     /// `args.lookup`, `result.lookup`.
     KVT_REQUEST_LOOKUP = 1,
     /// `args.lease`, `result.lease`.
@@ -206,30 +203,12 @@ enum kvt_request_kind
     KVT_REQUEST_LOAD = 3,
     /// `args.store`, `result.store`.
     KVT_REQUEST_STORE = 4,
+    /// `args.acquire`; `result.pin` is the pin.
+    KVT_REQUEST_ACQUIRE = 5,
     /// `args.fetch`, `result.fetch`.
-    KVT_REQUEST_FETCH = 5,
-    /// `args.reserve`; no result.
-    KVT_REQUEST_RESERVE = 6,
+    KVT_REQUEST_FETCH = 6,
     /// `args.reserve_blocks`; `result.blocks` is the number of blocks added.
     KVT_REQUEST_RESERVE_BLOCKS = 7,
-    /// `args.fork`; `result.child` is the new sequence.
-    KVT_REQUEST_FORK = 8,
-    /// `args.truncate`; no result.
-    KVT_REQUEST_TRUNCATE = 9,
-    /// `args.publish`; `result.level` is the `kvt_level` reached.
-    KVT_REQUEST_PUBLISH = 10,
-    /// `args.attach_prefix`; `result.blocks` is the number of blocks attached.
-    KVT_REQUEST_ATTACH_PREFIX = 11,
-    /// `args.park`; no result.
-    KVT_REQUEST_PARK = 12,
-    /// `args.resume`; no result.
-    KVT_REQUEST_RESUME = 13,
-    /// `args.advise`; no result.
-    KVT_REQUEST_ADVISE = 14,
-    /// `args.acquire`; `result.pin` is the pin.
-    KVT_REQUEST_ACQUIRE = 15,
-    /// `args.resize_tier0`; `result.frames` is the number of frames that the class has now.
-    KVT_REQUEST_RESIZE_TIER0 = 16,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -537,96 +516,6 @@ typedef struct kvt_store_request {
     uint32_t reserved;
 } kvt_store_request;
 
-/// Arguments of a fetch (`kvt_channel_fetch`).
-typedef struct kvt_fetch_request {
-    /// `kvt_lease_info.id`.
-    uint32_t lease;
-    /// Index of the first block in the prefix.
-    uint32_t first;
-    /// Number of blocks, at most 512.
-    uint32_t count;
-    /// Zero.
-    uint32_t reserved;
-} kvt_fetch_request;
-
-/// Arguments of a reserve or truncate (`kvt_channel_reserve`, `kvt_channel_truncate`).
-typedef struct kvt_tokens_request {
-    /// Sequence.
-    uint32_t seq;
-    /// Zero.
-    uint32_t reserved;
-    /// Total tokens of the sequence: to have room for, or to keep.
-    uint64_t tokens;
-} kvt_tokens_request;
-
-/// Arguments of a reserve for the session (`kvt_channel_reserve_blocks`).
-typedef struct kvt_reserve_blocks_request {
-    /// Number of blocks, at most 4,096.
-    uint32_t count;
-    /// Zero.
-    uint32_t reserved;
-} kvt_reserve_blocks_request;
-
-/// Arguments of a fork or resume (`kvt_channel_fork`, `kvt_channel_resume`).
-typedef struct kvt_seq_request {
-    /// Sequence.
-    uint32_t seq;
-    /// Zero.
-    uint32_t reserved;
-} kvt_seq_request;
-
-/// Arguments of a publish (`kvt_channel_publish`).
-typedef struct kvt_publish_request {
-    /// Hash of the block before the first one; NULL if `first` is 0.
-    const kvt_hash *parent;
-    /// `count` hashes, one for each block.
-    const kvt_hash *hashes;
-    /// Number of blocks.
-    uint32_t count;
-    /// Sequence.
-    uint32_t seq;
-    /// Index of the first block in the sequence.
-    uint32_t first;
-    /// A `kvt_level`.
-    uint32_t level;
-} kvt_publish_request;
-
-/// Arguments of the attachment of a cached prefix (`kvt_channel_attach_prefix`).
-typedef struct kvt_attach_prefix_request {
-    /// `count` hashes of the blocks of a prompt, in order.
-    const kvt_hash *hashes;
-    /// Number of hashes.
-    uint32_t count;
-    /// Sequence.
-    uint32_t seq;
-} kvt_attach_prefix_request;
-
-/// Arguments of a park (`kvt_channel_park`).
-typedef struct kvt_park_request {
-    /// Sequence.
-    uint32_t seq;
-    /// Zero.
-    uint32_t reserved;
-    /// Microseconds until the sequence is expected back; 0: unknown.
-    uint64_t due_us;
-} kvt_park_request;
-
-/// Arguments of a hint (`kvt_channel_advise`).
-typedef struct kvt_advise_request {
-    /// Sequence.
-    uint32_t seq;
-    /// Index of the first block.
-    uint32_t first;
-    /// Number of blocks.
-    uint32_t count;
-    /// A `kvt_advice`.
-    uint32_t advice;
-    /// Priority (0 to 255) or remaining tokens; otherwise ignored.
-    uint32_t value;
-    /// Zero.
-    uint32_t reserved;
-} kvt_advise_request;
-
 /// A range of pages of one sequence: blocks `first` to `first + count - 1` in planes `plane` to `plane + planes - 1`.
 typedef struct kvt_range {
     /// Sequence.
@@ -641,13 +530,25 @@ typedef struct kvt_range {
     uint16_t planes;
 } kvt_range;
 
-/// Arguments of a change of tier 0's size (`kvt_channel_resize_tier0`).
-typedef struct kvt_resize_tier0_request {
-    /// Size class, below `kvt_options.classes_count`.
-    uint32_t size_class;
-    /// Number of frames.
-    uint32_t frames;
-} kvt_resize_tier0_request;
+/// Arguments of a fetch (`kvt_channel_fetch`).
+typedef struct kvt_fetch_request {
+    /// `kvt_lease_info.id`.
+    uint32_t lease;
+    /// Index of the first block in the prefix.
+    uint32_t first;
+    /// Number of blocks, at most 512.
+    uint32_t count;
+    /// Zero.
+    uint32_t reserved;
+} kvt_fetch_request;
+
+/// Arguments of a reserve for the session (`kvt_channel_reserve_blocks`).
+typedef struct kvt_reserve_blocks_request {
+    /// Number of blocks, at most 4,096.
+    uint32_t count;
+    /// Zero.
+    uint32_t reserved;
+} kvt_reserve_blocks_request;
 
 /// Arguments of a request: the member that `kvt_request.kind` names.
 typedef union kvt_request_args {
@@ -659,30 +560,12 @@ typedef union kvt_request_args {
     kvt_load_request load;
     /// `KVT_REQUEST_STORE`.
     kvt_store_request store;
-    /// `KVT_REQUEST_FETCH`.
-    kvt_fetch_request fetch;
-    /// `KVT_REQUEST_RESERVE`.
-    kvt_tokens_request reserve;
-    /// `KVT_REQUEST_RESERVE_BLOCKS`.
-    kvt_reserve_blocks_request reserve_blocks;
-    /// `KVT_REQUEST_FORK`.
-    kvt_seq_request fork;
-    /// `KVT_REQUEST_TRUNCATE`.
-    kvt_tokens_request truncate;
-    /// `KVT_REQUEST_PUBLISH`.
-    kvt_publish_request publish;
-    /// `KVT_REQUEST_ATTACH_PREFIX`.
-    kvt_attach_prefix_request attach_prefix;
-    /// `KVT_REQUEST_PARK`.
-    kvt_park_request park;
-    /// `KVT_REQUEST_RESUME`.
-    kvt_seq_request resume;
-    /// `KVT_REQUEST_ADVISE`.
-    kvt_advise_request advise;
     /// `KVT_REQUEST_ACQUIRE`.
     kvt_range acquire;
-    /// `KVT_REQUEST_RESIZE_TIER0`.
-    kvt_resize_tier0_request resize_tier0;
+    /// `KVT_REQUEST_FETCH`.
+    kvt_fetch_request fetch;
+    /// `KVT_REQUEST_RESERVE_BLOCKS`.
+    kvt_reserve_blocks_request reserve_blocks;
     /// The size of the union in every version, so that a new kind changes no layout. Not used.
     uint64_t reserved[10];
 } kvt_request_args;
@@ -742,18 +625,12 @@ typedef union kvt_result {
     kvt_copy_result load;
     /// `KVT_REQUEST_STORE`.
     kvt_store_result store;
-    /// `KVT_REQUEST_FETCH`.
-    kvt_copy_result fetch;
-    /// `KVT_REQUEST_RESERVE_BLOCKS`, `KVT_REQUEST_ATTACH_PREFIX`: number of blocks.
-    uint32_t blocks;
-    /// `KVT_REQUEST_FORK`: the new sequence.
-    uint32_t child;
-    /// `KVT_REQUEST_PUBLISH`: the `kvt_level` reached.
-    uint32_t level;
     /// `KVT_REQUEST_ACQUIRE`.
     kvt_pin *pin;
-    /// `KVT_REQUEST_RESIZE_TIER0`: number of frames.
-    uint32_t frames;
+    /// `KVT_REQUEST_FETCH`.
+    kvt_copy_result fetch;
+    /// `KVT_REQUEST_RESERVE_BLOCKS`: number of blocks.
+    uint32_t blocks;
     /// The size of the union in every version, so that the result of a new kind changes no layout.
     uint64_t reserved[4];
 } kvt_result;

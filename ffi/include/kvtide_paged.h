@@ -405,7 +405,7 @@ kvt_status kvt_channel_attach_prefix(kvt_channel *channel,
 /// @param due_us  Microseconds until the sequence is expected back; 0: unknown. The daemon loads its pages by then, as
 ///     far as there is room.
 /// @return `KVT_OK`; `KVT_ESTATE` if the sequence is in a lane's step; `KVT_EAGAIN` if a request that changes it is in
-///     flight, or the ring is full. Errors of the daemon are reported by `KVT_REQUEST_PARK` only.
+///     flight, or the ring is full. Errors of the daemon are not reported; the sequence stays parked.
 /// Thread safety: one thread per channel at a time.
 /// Example: `kvt_channel_park(channel, seq, 1500000);` parks it for an expected 1.5 s.
 kvt_status kvt_channel_park(kvt_channel *channel, uint32_t seq, uint64_t due_us);

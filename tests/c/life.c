@@ -47,6 +47,20 @@ static void resident(engine *e) {
     OK(kvt_channel_drop_seq(e->channel, t.seq));
 }
 
+/* Tier 0 gives memory back and gets it again. */
+static void resize(engine *e) {
+    const uint32_t all = e->view.planes[0].frames;
+    text t = text_new(e, 25, 3, 3);
+    uint32_t frames;
+    OK(kvt_channel_resize_tier0(e->channel, 0, all - 4, 0, &frames));
+    CHECK(frames == all - 4);
+    read_step(e, &t, 1);
+    OK(kvt_channel_resize_tier0(e->channel, 0, all, 0, &frames));
+    CHECK(frames == all);
+    read_step(e, &t, 1);
+    OK(kvt_channel_drop_seq(e->channel, t.seq));
+}
+
 static void fork_and_truncate(engine *e) {
     text parent = text_new(e, 13, 3, 3);
     text child = parent;
@@ -148,6 +162,8 @@ static void publish_and_map(engine *e) {
 static void park_and_resume(engine *e) {
     text idle = text_new(e, 18, 4, 4);
     OK(kvt_channel_park(e->channel, idle.seq, 1000));
+    const kvt_step_seq step = {.seq = idle.seq, .tokens = idle.tokens};
+    EXPECT(kvt_lane_begin(e->lane, &step, 1), KVT_ESTATE); /* parked */
     text busy = text_new(e, 19, 30, 2); /* takes all frames in the meantime */
     read_step(e, &busy, 1);
     OK(kvt_channel_drop_seq(e->channel, busy.seq));
@@ -191,6 +207,7 @@ int main(int argc, char **argv) {
     engine e = engine_attach(argv[1], 12);
     layout(&e);
     resident(&e);
+    resize(&e);
     beyond_tier0(&e);
     fork_and_truncate(&e);
     append(&e);
