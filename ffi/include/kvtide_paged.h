@@ -178,6 +178,16 @@ typedef struct kvt_lane_view {
     uint32_t page_tokens;
 } kvt_lane_view;
 
+/// Reports that can have an effect for a sequence of the open step.
+typedef struct kvt_wants {
+    /// `kvt_lane_report_ahead`: true if the sequence is read under `KVT_CONTRACT_APPROX` and not all of its pages are in
+    /// tier 0.
+    bool ahead;
+    /// `kvt_lane_report_mass`: false under `KVT_CONTRACT_EXACT`. Under `KVT_CONTRACT_APPROX` true, or, if all pages of the
+    /// sequence are in tier 0, true in every eighth step of the lane and false in the others.
+    bool mass;
+} kvt_wants;
+
 /// Pages and attention that a step omitted, for one sequence and plane.
 typedef struct kvt_omission {
     /// Pages that attention would have read under `KVT_CONTRACT_EXACT`.
@@ -658,7 +668,7 @@ kvt_status kvt_lane_report_query(kvt_lane *lane,
 /// @param count  As `kvt_lane_report_query`.
 /// @return As `kvt_lane_report_query`.
 /// Thread safety: one thread per lane at a time.
-/// Example: `if (wants) kvt_lane_report_ahead(lane, seq, plane + 1, queries, heads * head_dim);`
+/// Example: `if (wants.ahead) kvt_lane_report_ahead(lane, seq, plane + 1, queries, heads * head_dim);`
 ///
 /// Pointers: `queries` must be valid for `count` reads.
 kvt_status kvt_lane_report_ahead(kvt_lane *lane,
@@ -667,53 +677,22 @@ kvt_status kvt_lane_report_ahead(kvt_lane *lane,
                                  const float *queries,
                                  uint32_t count);
 
-/// Report whether `kvt_lane_report_ahead` can have an effect for a sequence of the open step, so that a look-ahead
-/// query is worth computing.
+/// Return which reports can have an effect for a sequence of the open step, so that the others are not computed.
 ///
 /// @param lane  Lane.
 /// @param seq  Sequence of the lane's step.
-/// @param wants  Receives true if the sequence is read under `KVT_CONTRACT_APPROX` and not all of its pages are in tier
-///     0, otherwise false.
+/// @param wants  Receives the reports.
 /// @return `KVT_OK`; `KVT_ESTATE` if no step is open or the sequence is not in it.
 /// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_wants_ahead(lane, seq, &wants);`
+/// Example: `kvt_lane_get_wants(lane, seq, &wants);`
 ///
 /// Pointers: `wants` must be valid for a write.
-kvt_status kvt_lane_wants_ahead(kvt_lane *lane, uint32_t seq, bool *wants);
-
-/// Report whether `kvt_lane_report_sums` and `kvt_lane_report_mass` can have an effect for a sequence of the open step,
-/// so that shares per page are worth computing.
-///
-/// @param lane  Lane.
-/// @param seq  Sequence of the lane's step.
-/// @param wants  Receives false under `KVT_CONTRACT_EXACT`. Under `KVT_CONTRACT_APPROX`: true, or, if all pages of the
-///     sequence are in tier 0, true in every eighth step of the lane and false in the others.
-/// @return `KVT_OK`; `KVT_ESTATE` if no step is open or the sequence is not in it.
-/// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_wants_mass(lane, seq, &wants);`
-///
-/// Pointers: `wants` must be valid for a write.
-kvt_status kvt_lane_wants_mass(kvt_lane *lane, uint32_t seq, bool *wants);
-
-/// Report what each query head of `kvt_lane_report_query` has read of a sequence, in the plane of the last boundary.
-/// Call it before `kvt_lane_report_mass`: the estimate under `KVT_CONTRACT_APPROX` becomes more precise. With tier 0 on
-/// a device it has no effect.
-///
-/// @param lane  Lane.
-/// @param seq  Sequence of the lane's step.
-/// @param plane  Plane, below `kvt_options.planes_count`.
-/// @param sums  For each of `count` query heads the natural logarithm of the sum of exponentials of all its scores, as
-///     attention kernels return it.
-/// @param count  Number of query heads.
-/// @return `KVT_OK`; `KVT_ESTATE` if `plane` is not that of the last boundary, or its query was not reported;
-///     `KVT_ERANGE` if there is not one sum for each query head.
-/// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_report_sums(lane, seq, plane, sums, heads);`
-///
-/// Pointers: `sums` must be valid for `count` reads.
-kvt_status kvt_lane_report_sums(kvt_lane *lane, uint32_t seq, uint16_t plane, const float *sums, uint32_t count);
+kvt_status kvt_lane_get_wants(kvt_lane *lane, uint32_t seq, kvt_wants *wants);
 
 /// Report the attention that each page of a sequence received in the plane of the last boundary.
+///
+/// With `sums` the estimate of the omitted attention under `KVT_CONTRACT_APPROX` is more precise. With tier 0 on a
+/// device they have no effect.
 ///
 /// @param lane  Lane.
 /// @param seq  Sequence of the lane's step.
@@ -721,17 +700,23 @@ kvt_status kvt_lane_report_sums(kvt_lane *lane, uint32_t seq, uint16_t plane, co
 /// @param shares  By page index, for `count` pages: the page's share of the attention over all pages that were read, as
 ///     mean over query heads; NaN for pages that were not read.
 /// @param count  Number of pages, at least those of the sequence.
-/// @return `KVT_OK`; `KVT_ERANGE` if there are fewer shares than pages, or there is no such plane; `KVT_ESTATE` as
-///     `kvt_lane_report_query`.
+/// @param sums  NULL, or for each of `sums_count` query heads of `kvt_lane_report_query` the natural logarithm of the
+///     sum of exponentials of all its scores, as attention kernels return it.
+/// @param sums_count  Number of query heads; 0 without sums.
+/// @return `KVT_OK`; `KVT_ERANGE` if there are fewer shares than pages, not one sum for each query head, or no such
+///     plane; `KVT_ESTATE` as `kvt_lane_report_query`, and, with sums, if `plane` is not that of the last boundary or its
+///     query was not reported.
 /// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_report_mass(lane, seq, plane, shares, pages);`
+/// Example: `if (wants.mass) kvt_lane_report_mass(lane, seq, plane, shares, pages, sums, heads);`
 ///
-/// Pointers: `shares` must be valid for `count` reads.
+/// Pointers: `shares` must be valid for `count` reads, `sums` for `sums_count`.
 kvt_status kvt_lane_report_mass(kvt_lane *lane,
                                 uint32_t seq,
                                 uint16_t plane,
                                 const float *shares,
-                                uint32_t count);
+                                uint32_t count,
+                                const float *sums,
+                                uint32_t sums_count);
 
 /// Return the pages and attention that the step omits of a sequence in the plane of the last boundary.
 ///
