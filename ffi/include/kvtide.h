@@ -186,6 +186,28 @@ typedef uint32_t kvt_level;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+/// Kind of a question to a relay.
+enum kvt_question_kind
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /// Bring a prefix in from the store. The daemon then has its blocks as if an engine had stored them: look them up
+    /// once the answer is there.
+    KVT_QUESTION_RECALL = 0,
+    /// Bring in a prefix that another machine is sharing just now: the relay asks the store until all of it is there.
+    KVT_QUESTION_AWAIT = 1,
+    /// Copy a cached prefix out to the store, so that other machines can have it. The answer comes when the store has it.
+    KVT_QUESTION_SHARE = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kvt_question_kind kvt_question_kind;
+#else
+typedef uint32_t kvt_question_kind;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 /// Kind of a request: the member of `kvt_request.args` that applies, and the member of `kvt_completion.result` that is
 /// set. 0 is not a kind.
 ///
@@ -453,8 +475,8 @@ typedef struct kvt_lease_info {
 
 /// Answer of a relay.
 typedef struct kvt_answer {
-    /// Of a recall: blocks of the prefix that the daemon has; before the end, that it is expected to have. Of a share:
-    /// blocks that the store has.
+    /// Of a recall or await: blocks of the prefix that the daemon has; before the end, that it is expected to have. Of a
+    /// share: blocks that the store has.
     uint32_t blocks;
     /// Zero.
     uint32_t reserved;
@@ -991,63 +1013,26 @@ kvt_status kvt_relay_open(const kvt_client *client, kvt_relay **relay);
 /// Example: `kvt_relay_close(relay);`
 kvt_status kvt_relay_close(kvt_relay *relay);
 
-/// Ask the relay to bring a prefix in from the store. The daemon then has its blocks as if an engine had stored them:
-/// look them up once the answer is there.
+/// Ask the relay about a prefix. `kvt_relay_poll` has the answer.
 ///
 /// @param relay  Connection.
+/// @param kind  A `kvt_question_kind`.
 /// @param hashes  Hashes of the prefix's blocks, from its first block on. The first 8,000 are asked for.
 /// @param count  Number of hashes.
 /// @param wait_us  Microseconds until the answer is of no use any more, at most an hour.
 /// @param question  Receives the number of the question, for `kvt_relay_poll`; never 0.
 /// @return `KVT_OK`; `KVT_EAGAIN` if the relay cannot be asked now (`kvt_last_error` has the reason): compute the prefix;
-///     `KVT_EINVAL` if there is no hash, or one of 0.
+///     `KVT_EINVAL` if there is no hash, or one of 0, or `kind` is not a `kvt_question_kind`.
 /// Thread safety: one thread at a time.
-/// Example: `if (kvt_relay_recall(relay, hashes, count, 2000 * 1000, &question) == KVT_OK) ask_again_later();`
+/// Example: `kvt_relay_ask(relay, KVT_QUESTION_RECALL, hashes, count, 2000 * 1000, &question);`
 ///
 /// Pointers: `hashes` must be valid for reads of `count` elements, `question` for a write.
-kvt_status kvt_relay_recall(kvt_relay *relay,
-                            const kvt_hash *hashes,
-                            uint32_t count,
-                            uint64_t wait_us,
-                            uint32_t *question);
-
-/// Ask the relay to bring in a prefix that another machine is sharing just now: it asks the store until all of it is there.
-///
-/// @param relay  Connection.
-/// @param hashes  Hashes of the prefix's blocks, from its first block on. The first 8,000 are asked for.
-/// @param count  Number of hashes.
-/// @param wait_us  Microseconds until the answer is of no use any more, at most an hour.
-/// @param question  Receives the number of the question, for `kvt_relay_poll`; never 0.
-/// @return As `kvt_relay_recall`.
-/// Thread safety: one thread at a time.
-/// Example: `kvt_relay_await(relay, hashes, count, 5000 * 1000, &question);`
-///
-/// Pointers: `hashes` must be valid for reads of `count` elements, `question` for a write.
-kvt_status kvt_relay_await(kvt_relay *relay,
-                           const kvt_hash *hashes,
-                           uint32_t count,
-                           uint64_t wait_us,
-                           uint32_t *question);
-
-/// Ask the relay to copy a cached prefix out to the store, so that other machines can have it. Its answer comes when the
-/// store has it.
-///
-/// @param relay  Connection.
-/// @param hashes  Hashes of the prefix's blocks, from its first block on, all of them cached. The first 8,000 are shared.
-/// @param count  Number of hashes.
-/// @param wait_us  Microseconds until the answer is of no use any more, at most an hour.
-/// @param question  Receives the number of the question, for `kvt_relay_poll`; never 0.
-/// @return `KVT_OK`; `KVT_EAGAIN` if the relay cannot be asked now (`kvt_last_error` has the reason); `KVT_EINVAL` if there
-///     is no hash, or one of 0.
-/// Thread safety: one thread at a time.
-/// Example: `kvt_relay_share(relay, hashes, count, 5000 * 1000, &question);`
-///
-/// Pointers: `hashes` must be valid for reads of `count` elements, `question` for a write.
-kvt_status kvt_relay_share(kvt_relay *relay,
-                           const kvt_hash *hashes,
-                           uint32_t count,
-                           uint64_t wait_us,
-                           uint32_t *question);
+kvt_status kvt_relay_ask(kvt_relay *relay,
+                         uint32_t kind,
+                         const kvt_hash *hashes,
+                         uint32_t count,
+                         uint64_t wait_us,
+                         uint32_t *question);
 
 /// Look how far a question is. After any status but `KVT_EAGAIN` the question is forgotten.
 ///

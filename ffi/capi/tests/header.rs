@@ -32,7 +32,7 @@ const CAPI: [Header; 3] = [
         includes: &[],
         head: "src/head.h",
         tail: None,
-        types: &["kvt_plane_kind", "kvt_level", "kvt_request_kind"],
+        types: &["kvt_plane_kind", "kvt_level", "kvt_question_kind", "kvt_request_kind"],
         declares: "\n/// Digests of keys: see `kvtide_paged.h`.\ntypedef struct kvt_digests kvt_digests;",
     },
     Header {
