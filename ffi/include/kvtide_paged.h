@@ -176,6 +176,13 @@ typedef struct kvt_lane_view {
     uint32_t planes_count;
     /// Tokens of a page.
     uint32_t page_tokens;
+    /// Device address of a copy of the table, for kernels on the lane's stream (`kvtide_cuda.h`). CUDA graphs may contain
+    /// it. 0 if tier 0 is not on a device.
+    uint64_t device_table;
+    /// Device address of 4 bytes: 0, or the status of the step's first boundary that failed while the stream waited for
+    /// it. Kernels that see a nonzero value write nothing. CUDA graphs may contain the address. 0 if tier 0 is not on a
+    /// device.
+    uint64_t device_status;
 } kvt_lane_view;
 
 /// Reports that can have an effect for a sequence of the open step.

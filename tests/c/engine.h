@@ -65,7 +65,7 @@ static inline engine engine_attach_mapped(const char *socket, uint32_t blocks, u
     OK(kvt_lane_open(e.client, 0, &e.lane));
     OK(kvt_lane_get_view(e.lane, &e.view));
     CHECK(e.view.planes_count == PLANES && e.view.page_tokens == PAGE_TOKENS);
-    CHECK(e.view.table != NULL);
+    CHECK(e.view.table != NULL && e.view.device_table == 0 && e.view.device_status == 0);
     return e;
 }
 

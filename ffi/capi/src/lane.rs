@@ -97,6 +97,13 @@ pub struct kvt_lane_view {
     pub planes_count: u32,
     /// Tokens of a page.
     pub page_tokens: u32,
+    /// Device address of a copy of the table, for kernels on the lane's stream (`kvtide_cuda.h`). CUDA graphs may contain
+    /// it. 0 if tier 0 is not on a device.
+    pub device_table: u64,
+    /// Device address of 4 bytes: 0, or the status of the step's first boundary that failed while the stream waited for
+    /// it. Kernels that see a nonzero value write nothing. CUDA graphs may contain the address. 0 if tier 0 is not on a
+    /// device.
+    pub device_status: u64,
 }
 
 /// Open lane `index` of the session. A lane has one handle at a time.
@@ -215,6 +222,18 @@ pub extern "C" fn kvt_lane_end(lane: *mut kvt_lane) -> kvt_status {
     entry("kvt_lane_end", || Ok(LANES.enter(lane)?.lane.end()?))
 }
 
+/// Return the device addresses of a lane's table and status word; 0 if tier 0 is not on a device.
+#[cfg(feature = "cuda")]
+fn device_words(lane: &Lane) -> (u64, u64) {
+    lane.device().map_or((0, 0), |device| (device.table, device.status))
+}
+
+/// Return zeroes: without CUDA, tier 0 is plain memory.
+#[cfg(not(feature = "cuda"))]
+fn device_words(_: &Lane) -> (u64, u64) {
+    (0, 0)
+}
+
 /// Return the data for `kvt_view_page`. One call suffices while the lane is open.
 ///
 /// @param lane  Lane.
@@ -232,12 +251,15 @@ pub unsafe extern "C" fn kvt_lane_get_view(lane: *const kvt_lane, view: *mut kvt
         let l = LANES.enter(lane)?;
         let table = l.lane.table();
         let layout = &l.layout;
+        let (device_table, device_status) = device_words(&l.lane);
         let filled = kvt_lane_view {
             table: table.as_ptr(),
             table_len: table.len() as u64,
             planes: layout.planes.as_ptr(),
             planes_count: layout.planes.len() as u32,
             page_tokens: layout.page_tokens,
+            device_table,
+            device_status,
         };
         // SAFETY: the caller's contract.
         unsafe { write("view", view, filled) }
