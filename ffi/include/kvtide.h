@@ -69,7 +69,7 @@ typedef struct kvt_digests kvt_digests;
 ///
 /// A library with the same number runs programs that were compiled with this header. Within one number, functions are
 /// only added and structures only grow at their end.
-#define KVT_ABI_VERSION 4
+#define KVT_ABI_VERSION 5
 
 /// Maximum number of members of a block.
 #define KVT_MEMBERS_MAX 64

@@ -23,12 +23,12 @@ static void older_programs(void) {
     kvt_client *client = NULL;
     for (old.struct_size = 104; old.struct_size <= 176; old.struct_size += 8) {
         FAILS(kvt_attach((const kvt_options *)(const void *)&old, &client), KVT_EVERSION, "the program uses C ABI 2");
-        CHECK(strstr(kvt_last_error(), "has C ABI 4") != NULL);
+        CHECK(strstr(kvt_last_error(), "has C ABI 5") != NULL);
     }
     uint32_t frames[CLASSES];
     kvt_options o = options_for("/nonexistent/kvtide.sock", 4, frames);
-    o.abi_version = 3;
-    FAILS(kvt_attach(&o, &client), KVT_EVERSION, "the program uses C ABI 3, this library");
+    o.abi_version = 4;
+    FAILS(kvt_attach(&o, &client), KVT_EVERSION, "the program uses C ABI 4, this library");
     o.abi_version = 0;
     FAILS(kvt_attach(&o, &client), KVT_EVERSION, "the program uses C ABI 0, this library");
     CHECK(client == NULL);

@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_char};
 ///
 /// A library with the same number runs programs that were compiled with this header. Within one number, functions are
 /// only added and structures only grow at their end.
-pub const KVT_ABI_VERSION: u32 = 4;
+pub const KVT_ABI_VERSION: u32 = 5;
 
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
     Ok(version) => version,
