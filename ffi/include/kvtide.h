@@ -69,7 +69,7 @@ typedef struct kvt_digests kvt_digests;
 ///
 /// A library with the same number runs programs that were compiled with this header. Within one number, functions are
 /// only added and structures only grow at their end.
-#define KVT_ABI_VERSION 4
+#define KVT_ABI_VERSION 5
 
 /// Maximum number of members of a block.
 #define KVT_MEMBERS_MAX 64
@@ -186,18 +186,37 @@ typedef uint32_t kvt_level;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+/// Kind of a question to a relay.
+enum kvt_question_kind
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /// Bring a prefix in from the store. The daemon then has its blocks as if an engine had stored them: look them up
+    /// once the answer is there.
+    KVT_QUESTION_RECALL = 0,
+    /// Bring in a prefix that another machine is sharing just now: the relay asks the store until all of it is there.
+    KVT_QUESTION_AWAIT = 1,
+    /// Copy a cached prefix out to the store, so that other machines can have it. The answer comes when the store has it.
+    KVT_QUESTION_SHARE = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kvt_question_kind kvt_question_kind;
+#else
+typedef uint32_t kvt_question_kind;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 /// Kind of a request: the member of `kvt_request.args` that applies, and the member of `kvt_completion.result` that is
-/// set.
+/// set. 0 is not a kind.
 ///
-/// Each kind has a blocking function of the same name, which describes it. Kinds up to `KVT_REQUEST_STORE` belong to
-/// the block API, the others to paged sequences.
+/// Each kind has a blocking function of the same name, which describes it.
 enum kvt_request_kind
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-    /// A round trip without effect. No member, no result.
-    KVT_REQUEST_NOP = 0,
     /// `args.lookup`, `result.lookup`.
     KVT_REQUEST_LOOKUP = 1,
     /// `args.lease`, `result.lease`.
@@ -206,26 +225,12 @@ enum kvt_request_kind
     KVT_REQUEST_LOAD = 3,
     /// `args.store`, `result.store`.
     KVT_REQUEST_STORE = 4,
-    /// `args.reserve`; no result.
-    KVT_REQUEST_RESERVE = 6,
-    /// `args.fork`; `result.child` is the new sequence.
-    KVT_REQUEST_FORK = 8,
-    /// `args.truncate`; no result.
-    KVT_REQUEST_TRUNCATE = 9,
-    /// `args.publish`; `result.level` is the `kvt_level` reached.
-    KVT_REQUEST_PUBLISH = 10,
-    /// `args.attach_prefix`; `result.blocks` is the number of blocks attached.
-    KVT_REQUEST_ATTACH_PREFIX = 11,
-    /// `args.park`; no result.
-    KVT_REQUEST_PARK = 12,
-    /// `args.resume`; no result.
-    KVT_REQUEST_RESUME = 13,
-    /// `args.advise`; no result.
-    KVT_REQUEST_ADVISE = 14,
     /// `args.acquire`; `result.pin` is the pin.
-    KVT_REQUEST_ACQUIRE = 15,
-    /// `args.resize_tier0`; `result.frames` is the number of frames that the class has now.
-    KVT_REQUEST_RESIZE_TIER0 = 16,
+    KVT_REQUEST_ACQUIRE = 5,
+    /// `args.fetch`, `result.fetch`.
+    KVT_REQUEST_FETCH = 6,
+    /// `args.reserve_blocks`; `result.blocks` is the number of blocks added.
+    KVT_REQUEST_RESERVE_BLOCKS = 7,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -456,7 +461,7 @@ typedef struct kvt_hash {
 
 /// A lease: a cached prefix that is pinned for a limited time.
 typedef struct kvt_lease_info {
-    /// Id of the lease, for `kvt_channel_load`; `kvt_channel_end_lease` ends it early.
+    /// Id of the lease, for `kvt_channel_load` and `kvt_channel_fetch`; `kvt_channel_end_lease` ends it early.
     uint32_t id;
     /// Blocks of the prefix in host memory.
     uint32_t in_host;
@@ -470,8 +475,8 @@ typedef struct kvt_lease_info {
 
 /// Answer of a relay.
 typedef struct kvt_answer {
-    /// Of a recall: blocks of the prefix that the daemon has; before the end, that it is expected to have. Of a share:
-    /// blocks that the store has.
+    /// Of a recall or await: blocks of the prefix that the daemon has; before the end, that it is expected to have. Of a
+    /// share: blocks that the store has.
     uint32_t blocks;
     /// Zero.
     uint32_t reserved;
@@ -533,76 +538,6 @@ typedef struct kvt_store_request {
     uint32_t reserved;
 } kvt_store_request;
 
-/// Arguments of a reserve or truncate (`kvt_channel_reserve`, `kvt_channel_truncate`).
-typedef struct kvt_tokens_request {
-    /// Sequence.
-    uint32_t seq;
-    /// Zero.
-    uint32_t reserved;
-    /// Total tokens of the sequence: to have room for, or to keep.
-    uint64_t tokens;
-} kvt_tokens_request;
-
-/// Arguments of a fork or resume (`kvt_channel_fork`, `kvt_channel_resume`).
-typedef struct kvt_seq_request {
-    /// Sequence.
-    uint32_t seq;
-    /// Zero.
-    uint32_t reserved;
-} kvt_seq_request;
-
-/// Arguments of a publish (`kvt_channel_publish`).
-typedef struct kvt_publish_request {
-    /// Hash of the block before the first one; NULL if `first` is 0.
-    const kvt_hash *parent;
-    /// `count` hashes, one for each block.
-    const kvt_hash *hashes;
-    /// Number of blocks.
-    uint32_t count;
-    /// Sequence.
-    uint32_t seq;
-    /// Index of the first block in the sequence.
-    uint32_t first;
-    /// A `kvt_level`.
-    uint32_t level;
-} kvt_publish_request;
-
-/// Arguments of the attachment of a cached prefix (`kvt_channel_attach_prefix`).
-typedef struct kvt_attach_prefix_request {
-    /// `count` hashes of the blocks of a prompt, in order.
-    const kvt_hash *hashes;
-    /// Number of hashes.
-    uint32_t count;
-    /// Sequence.
-    uint32_t seq;
-} kvt_attach_prefix_request;
-
-/// Arguments of a park (`kvt_channel_park`).
-typedef struct kvt_park_request {
-    /// Sequence.
-    uint32_t seq;
-    /// Zero.
-    uint32_t reserved;
-    /// Microseconds until the sequence is expected back; 0: unknown.
-    uint64_t due_us;
-} kvt_park_request;
-
-/// Arguments of a hint (`kvt_channel_advise`).
-typedef struct kvt_advise_request {
-    /// Sequence.
-    uint32_t seq;
-    /// Index of the first block.
-    uint32_t first;
-    /// Number of blocks.
-    uint32_t count;
-    /// A `kvt_advice`.
-    uint32_t advice;
-    /// Priority (0 to 255) or remaining tokens; otherwise ignored.
-    uint32_t value;
-    /// Zero.
-    uint32_t reserved;
-} kvt_advise_request;
-
 /// A range of pages of one sequence: blocks `first` to `first + count - 1` in planes `plane` to `plane + planes - 1`.
 typedef struct kvt_range {
     /// Sequence.
@@ -617,13 +552,25 @@ typedef struct kvt_range {
     uint16_t planes;
 } kvt_range;
 
-/// Arguments of a change of tier 0's size (`kvt_channel_resize_tier0`).
-typedef struct kvt_resize_tier0_request {
-    /// Size class, below `kvt_options.classes_count`.
-    uint32_t size_class;
-    /// Number of frames.
-    uint32_t frames;
-} kvt_resize_tier0_request;
+/// Arguments of a fetch (`kvt_channel_fetch`).
+typedef struct kvt_fetch_request {
+    /// `kvt_lease_info.id`.
+    uint32_t lease;
+    /// Index of the first block in the prefix.
+    uint32_t first;
+    /// Number of blocks, at most 512.
+    uint32_t count;
+    /// Zero.
+    uint32_t reserved;
+} kvt_fetch_request;
+
+/// Arguments of a reserve for the session (`kvt_channel_reserve_blocks`).
+typedef struct kvt_reserve_blocks_request {
+    /// Number of blocks, at most 4,096.
+    uint32_t count;
+    /// Zero.
+    uint32_t reserved;
+} kvt_reserve_blocks_request;
 
 /// Arguments of a request: the member that `kvt_request.kind` names.
 typedef union kvt_request_args {
@@ -635,26 +582,12 @@ typedef union kvt_request_args {
     kvt_load_request load;
     /// `KVT_REQUEST_STORE`.
     kvt_store_request store;
-    /// `KVT_REQUEST_RESERVE`.
-    kvt_tokens_request reserve;
-    /// `KVT_REQUEST_FORK`.
-    kvt_seq_request fork;
-    /// `KVT_REQUEST_TRUNCATE`.
-    kvt_tokens_request truncate;
-    /// `KVT_REQUEST_PUBLISH`.
-    kvt_publish_request publish;
-    /// `KVT_REQUEST_ATTACH_PREFIX`.
-    kvt_attach_prefix_request attach_prefix;
-    /// `KVT_REQUEST_PARK`.
-    kvt_park_request park;
-    /// `KVT_REQUEST_RESUME`.
-    kvt_seq_request resume;
-    /// `KVT_REQUEST_ADVISE`.
-    kvt_advise_request advise;
     /// `KVT_REQUEST_ACQUIRE`.
     kvt_range acquire;
-    /// `KVT_REQUEST_RESIZE_TIER0`.
-    kvt_resize_tier0_request resize_tier0;
+    /// `KVT_REQUEST_FETCH`.
+    kvt_fetch_request fetch;
+    /// `KVT_REQUEST_RESERVE_BLOCKS`.
+    kvt_reserve_blocks_request reserve_blocks;
     /// The size of the union in every version, so that a new kind changes no layout. Not used.
     uint64_t reserved[10];
 } kvt_request_args;
@@ -684,11 +617,12 @@ typedef struct kvt_lookup_result {
     uint32_t in_host_permille;
 } kvt_lookup_result;
 
-/// Result of a load.
+/// Result of a load or fetch.
 typedef struct kvt_copy_result {
-    /// Number of blocks that did not arrive; `kvt_channel_get_failed` returns their indices, and
-    /// `kvt_completion.status` is the reason of the first. If it is 0 and `status` is an error, nothing was copied; but
-    /// after `KVT_EDAEMON` any of the blocks may have been copied (`kvt_channel_settle`).
+    /// Number of blocks that did not arrive (load), or that are not in host memory (fetch); `kvt_channel_get_failed`
+    /// returns their indices, and `kvt_completion.status` is the reason of the first. If it is 0 and `status` is an
+    /// error, nothing was copied; but after `KVT_EDAEMON` any of the blocks may have been copied
+    /// (`kvt_channel_settle`).
     uint32_t failed_count;
     /// Zero.
     uint32_t reserved;
@@ -703,7 +637,7 @@ typedef struct kvt_store_result {
 } kvt_store_result;
 
 /// Result of a request: the member that `kvt_completion.kind` names. All bytes are zero if the request failed, except
-/// `failed_count` of loads and stores.
+/// `failed_count` of loads, stores and fetches.
 typedef union kvt_result {
     /// `KVT_REQUEST_LOOKUP`.
     kvt_lookup_result lookup;
@@ -713,16 +647,12 @@ typedef union kvt_result {
     kvt_copy_result load;
     /// `KVT_REQUEST_STORE`.
     kvt_store_result store;
-    /// `KVT_REQUEST_ATTACH_PREFIX`: number of blocks.
-    uint32_t blocks;
-    /// `KVT_REQUEST_FORK`: the new sequence.
-    uint32_t child;
-    /// `KVT_REQUEST_PUBLISH`: the `kvt_level` reached.
-    uint32_t level;
     /// `KVT_REQUEST_ACQUIRE`.
     kvt_pin *pin;
-    /// `KVT_REQUEST_RESIZE_TIER0`: number of frames.
-    uint32_t frames;
+    /// `KVT_REQUEST_FETCH`.
+    kvt_copy_result fetch;
+    /// `KVT_REQUEST_RESERVE_BLOCKS`: number of blocks.
+    uint32_t blocks;
     /// The size of the union in every version, so that the result of a new kind changes no layout.
     uint64_t reserved[4];
 } kvt_result;
@@ -751,14 +681,6 @@ extern "C" {
 /// Thread safety: any thread.
 /// Example: `printf("kvtide %s\n", kvt_version());`
 const char *kvt_version(void);
-
-/// Return the `KVT_ABI_VERSION` that the library was built with. `kvt_attach` refuses a program that was compiled for
-/// another version; compare the numbers earlier to report it in your own way.
-///
-/// @return The version.
-/// Thread safety: any thread.
-/// Example: `if (kvt_abi_version() != KVT_ABI_VERSION) return 1;`
-uint32_t kvt_abi_version(void);
 
 /// Return one line of text about a status code.
 ///
@@ -801,9 +723,9 @@ kvt_status kvt_attach(const kvt_options *options,
 /// Close all channels and lanes of the old client before the call. After success the old client has none; detach it.
 ///
 /// Sequences keep their ids, get new block ids, and belong to the channel with the same index. A sequence is lost if a
-/// page that it needs was not in tier 0: all calls on it except `kvt_channel_drop_seq` return `KVT_ELOST`. No page is
-/// pinned, no sequence is parked, and leases have ended. An engine with blocks of its own calls
-/// `kvt_client_set_blocks` again.
+/// page that it needs was not in tier 0: all calls on it except `kvt_channel_drop_seq` return `KVT_ELOST`. The
+/// session's reserve is empty, no page is pinned, no sequence is parked, and leases have ended. An engine with blocks
+/// of its own calls `kvt_client_set_blocks` again.
 ///
 /// @param client  Session.
 /// @param socket  Path of the new daemon's socket.
@@ -811,8 +733,7 @@ kvt_status kvt_attach(const kvt_options *options,
 /// @return `KVT_OK`; `KVT_ESTATE` if the daemon is alive, a channel or lane is open, or a reattach has already
 ///     succeeded; otherwise as `kvt_attach`. After an error the call can be repeated.
 /// Thread safety: any thread.
-/// Example: `if (kvt_client_check(client) == KVT_EDAEMON) status = kvt_reattach(client, "/run/kvtide/kvtide.sock",
-///     &fresh);`
+/// Example: `if (status == KVT_EDAEMON) status = kvt_reattach(client, "/run/kvtide/kvtide.sock", &fresh);`
 ///
 /// Pointers: `socket` must be a NUL-terminated string, `fresh` must be valid for a write.
 kvt_status kvt_reattach(const kvt_client *client, const char *socket, kvt_client **fresh);
@@ -827,14 +748,6 @@ kvt_status kvt_reattach(const kvt_client *client, const char *socket, kvt_client
 /// Thread safety: any thread.
 /// Example: `kvt_detach(client);`
 kvt_status kvt_detach(kvt_client *client);
-
-/// Report whether the session's daemon is alive, as far as is known.
-///
-/// @param client  Session.
-/// @return `KVT_OK` if it is; `KVT_EDAEMON` if the session has ended.
-/// Thread safety: any thread.
-/// Example: `if (kvt_client_check(client) == KVT_EDAEMON) reattach();`
-kvt_status kvt_client_check(const kvt_client *client);
 
 /// Return the session's counters.
 ///
@@ -880,15 +793,6 @@ kvt_status kvt_channel_close(kvt_channel *channel);
 /// Pointers: `traceparent` must be NULL or a string.
 kvt_status kvt_channel_trace(kvt_channel *channel,
                              const char *traceparent);
-
-/// Make a round trip to the daemon, without effect.
-///
-/// @param channel  Channel.
-/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
-/// @return `KVT_OK`; `KVT_ETIMEDOUT`; `KVT_EDAEMON`.
-/// Thread safety: one thread per channel at a time.
-/// Example: `kvt_channel_nop(channel, 1000000);`
-kvt_status kvt_channel_nop(kvt_channel *channel, uint64_t timeout_us);
 
 /// Register the engine's own blocks: `count` blocks with their pages in `pieces`. Replaces the blocks of an earlier
 /// call, which are not accessed after the return. Call it again after `kvt_reattach`.
@@ -982,7 +886,7 @@ kvt_status kvt_channel_lease(kvt_channel *channel,
                              uint64_t timeout_us,
                              kvt_lease_info *lease);
 
-/// End a lease. Does not wait. Call it after the loads of its blocks have ended: those in flight end with
+/// End a lease. Does not wait. Call it after the loads and fetches of its blocks have ended: those in flight end with
 /// `KVT_ENOTFOUND`.
 ///
 /// @param channel  Channel.
@@ -1060,6 +964,26 @@ kvt_status kvt_channel_store(kvt_channel *channel,
                              uint32_t *failed,
                              uint32_t *failed_count);
 
+/// Read blocks of a lease from NVMe into host memory, ahead of a load, as far as there is room.
+///
+/// @param channel  Channel.
+/// @param lease  `kvt_lease_info.id`.
+/// @param first  Index of the first block in the prefix.
+/// @param count  Number of blocks, at most 2^20.
+/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
+/// @param fetched  May be NULL; receives the number of these blocks that are in host memory, also if some blocks failed.
+/// @return `KVT_OK`; `KVT_ENOSPC` if not all of them fit; otherwise as `kvt_channel_load`.
+/// Thread safety: one thread per channel at a time.
+/// Example: `kvt_channel_fetch(channel, lease.id, 0, cached, 0, NULL);`
+///
+/// Pointers: `fetched` must be NULL or valid for a write.
+kvt_status kvt_channel_fetch(kvt_channel *channel,
+                             uint32_t lease,
+                             uint32_t first,
+                             uint32_t count,
+                             uint64_t timeout_us,
+                             uint32_t *fetched);
+
 /// Wait until earlier calls that ended with `KVT_ETIMEDOUT` or `KVT_EDAEMON` no longer access the engine's own blocks.
 ///
 /// @param channel  Channel.
@@ -1089,63 +1013,26 @@ kvt_status kvt_relay_open(const kvt_client *client, kvt_relay **relay);
 /// Example: `kvt_relay_close(relay);`
 kvt_status kvt_relay_close(kvt_relay *relay);
 
-/// Ask the relay to bring a prefix in from the store. The daemon then has its blocks as if an engine had stored them:
-/// look them up once the answer is there.
+/// Ask the relay about a prefix. `kvt_relay_poll` has the answer.
 ///
 /// @param relay  Connection.
+/// @param kind  A `kvt_question_kind`.
 /// @param hashes  Hashes of the prefix's blocks, from its first block on. The first 8,000 are asked for.
 /// @param count  Number of hashes.
 /// @param wait_us  Microseconds until the answer is of no use any more, at most an hour.
 /// @param question  Receives the number of the question, for `kvt_relay_poll`; never 0.
 /// @return `KVT_OK`; `KVT_EAGAIN` if the relay cannot be asked now (`kvt_last_error` has the reason): compute the prefix;
-///     `KVT_EINVAL` if there is no hash, or one of 0.
+///     `KVT_EINVAL` if there is no hash, or one of 0, or `kind` is not a `kvt_question_kind`.
 /// Thread safety: one thread at a time.
-/// Example: `if (kvt_relay_recall(relay, hashes, count, 2000 * 1000, &question) == KVT_OK) ask_again_later();`
+/// Example: `kvt_relay_ask(relay, KVT_QUESTION_RECALL, hashes, count, 2000 * 1000, &question);`
 ///
 /// Pointers: `hashes` must be valid for reads of `count` elements, `question` for a write.
-kvt_status kvt_relay_recall(kvt_relay *relay,
-                            const kvt_hash *hashes,
-                            uint32_t count,
-                            uint64_t wait_us,
-                            uint32_t *question);
-
-/// Ask the relay to bring in a prefix that another machine is sharing just now: it asks the store until all of it is there.
-///
-/// @param relay  Connection.
-/// @param hashes  Hashes of the prefix's blocks, from its first block on. The first 8,000 are asked for.
-/// @param count  Number of hashes.
-/// @param wait_us  Microseconds until the answer is of no use any more, at most an hour.
-/// @param question  Receives the number of the question, for `kvt_relay_poll`; never 0.
-/// @return As `kvt_relay_recall`.
-/// Thread safety: one thread at a time.
-/// Example: `kvt_relay_await(relay, hashes, count, 5000 * 1000, &question);`
-///
-/// Pointers: `hashes` must be valid for reads of `count` elements, `question` for a write.
-kvt_status kvt_relay_await(kvt_relay *relay,
-                           const kvt_hash *hashes,
-                           uint32_t count,
-                           uint64_t wait_us,
-                           uint32_t *question);
-
-/// Ask the relay to copy a cached prefix out to the store, so that other machines can have it. Its answer comes when the
-/// store has it.
-///
-/// @param relay  Connection.
-/// @param hashes  Hashes of the prefix's blocks, from its first block on, all of them cached. The first 8,000 are shared.
-/// @param count  Number of hashes.
-/// @param wait_us  Microseconds until the answer is of no use any more, at most an hour.
-/// @param question  Receives the number of the question, for `kvt_relay_poll`; never 0.
-/// @return `KVT_OK`; `KVT_EAGAIN` if the relay cannot be asked now (`kvt_last_error` has the reason); `KVT_EINVAL` if there
-///     is no hash, or one of 0.
-/// Thread safety: one thread at a time.
-/// Example: `kvt_relay_share(relay, hashes, count, 5000 * 1000, &question);`
-///
-/// Pointers: `hashes` must be valid for reads of `count` elements, `question` for a write.
-kvt_status kvt_relay_share(kvt_relay *relay,
-                           const kvt_hash *hashes,
-                           uint32_t count,
-                           uint64_t wait_us,
-                           uint32_t *question);
+kvt_status kvt_relay_ask(kvt_relay *relay,
+                         uint32_t kind,
+                         const kvt_hash *hashes,
+                         uint32_t count,
+                         uint64_t wait_us,
+                         uint32_t *question);
 
 /// Look how far a question is. After any status but `KVT_EAGAIN` the question is forgotten.
 ///
@@ -1242,7 +1129,7 @@ kvt_status kvt_channel_wait(kvt_channel *channel,
                             uint64_t timeout_us,
                             kvt_completion *completion);
 
-/// Return the blocks for which a load or store failed, as indices into the request's blocks. The completion must
+/// Return the blocks for which a load, store or fetch failed, as indices into the request's blocks. The completion must
 /// come from the last `kvt_channel_poll` or `kvt_channel_wait` of this channel.
 ///
 /// @param channel  Channel.

@@ -17,21 +17,6 @@
 #include <stdint.h>
 #include "kvtide_paged.h"
 
-/// Device addresses of a lane's table and status word, fixed while the lane is open: CUDA graphs may contain them. Set
-/// `struct_size` before the call.
-typedef struct kvt_lane_device {
-    /// `sizeof(kvt_lane_device)`: later versions are longer.
-    uint32_t struct_size;
-    /// Entries of the table.
-    uint32_t entries;
-    /// Device address of the lane's table: the entry of `block * planes_count + plane` is 0 if the page is not in tier
-    /// 0, otherwise its frame + 1.
-    uint64_t table;
-    /// Device address of 4 bytes: 0, or the status of the step's first boundary that failed while the stream waited for
-    /// it. Kernels that see a nonzero value write nothing.
-    uint64_t status;
-} kvt_lane_device;
-
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -51,17 +36,6 @@ extern "C" {
 ///
 /// Pointers: `stream` must exist until the lane is closed, or bound to another stream whose work is ordered after its own.
 kvt_status kvt_lane_bind(kvt_lane *lane, uint64_t stream);
-
-/// Return the device addresses of the lane's table and status word.
-///
-/// @param lane  Lane.
-/// @param device  Set `struct_size` before the call; receives the addresses.
-/// @return `KVT_OK`; `KVT_ESTATE` if tier 0 is not on a device.
-/// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_device device = {.struct_size = sizeof device}; kvt_lane_get_device(lane, &device);`
-///
-/// Pointers: `device` must be valid for reads and writes of `device->struct_size` bytes.
-kvt_status kvt_lane_get_device(kvt_lane *lane, kvt_lane_device *device);
 
 /// Pass a boundary of `plane` without waiting: the lane's stream waits until every page of the plane is readable.
 ///

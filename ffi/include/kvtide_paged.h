@@ -9,7 +9,7 @@
  *     for each plane:
  *         write the KV of the new tokens                 kvt_lane_get_writable_page
  *         do kvt_lane_boundary(lane, plane, &pass)       get the pages that are readable now
- *            attend over pass.all or pass.ready          kvt_view_page, kvt_lane_get_page
+ *            attend over pass.all or pass.ready          kvt_view_page
  *         while (!pass.last)
  *     kvt_lane_end, kvt_channel_commit                   end the step, make its tokens final
  *
@@ -74,27 +74,6 @@ typedef uint32_t kvt_contract;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-/// Meaning of scores.
-enum kvt_score_kind
-#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : uint32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
-    /// Shares of attention that the step's pages received.
-    KVT_SCORE_MASS = 0,
-    /// Shares that digests estimate for the step's own query.
-    KVT_SCORE_QUERY = 1,
-    /// Shares that digests estimate for a guess of the query of a later plane.
-    KVT_SCORE_AHEAD = 2,
-};
-#ifndef __cplusplus
-#if __STDC_VERSION__ >= 202311L
-typedef enum kvt_score_kind kvt_score_kind;
-#else
-typedef uint32_t kvt_score_kind;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
-
 /// Type of the numbers of queries, keys, values and outputs.
 enum kvt_element
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -120,49 +99,6 @@ typedef uint32_t kvt_element;
 ///
 /// Thread safety: one thread at a time; it may be another thread from call to call.
 typedef struct kvt_lane kvt_lane;
-
-/// Memory of one plane. Frame `f` is at `base + (f - first_frame) * stride`.
-///
-/// Mapped frames, which follow the `frames` with memory, have no memory of their own: each makes a page readable in
-/// host memory. `kvt_view_page` handles both.
-typedef struct kvt_plane_layout {
-    /// Address of the first frame of the plane's size class.
-    uint8_t *base;
-    /// Number of that frame.
-    uint32_t first_frame;
-    /// Bytes from one frame to the next; a multiple of 64.
-    uint32_t stride;
-    /// Bytes of a page.
-    uint32_t page_bytes;
-    /// Number of frames of the class.
-    uint32_t frames;
-    /// Size class.
-    uint32_t size_class;
-    /// Number of mapped frames of the class, numbered from `first_frame + frames` (`kvt_options.mapped_frames`).
-    uint32_t mapped_frames;
-    /// Address of `uint64_t[mapped_frames]`, in the same memory as tier 0: the page address of each mapped frame. An
-    /// entry is valid while a lane's table shows the frame. 0 without mapped frames.
-    uint64_t mapped_pages;
-} kvt_plane_layout;
-
-/// Memory layout of a session's tier 0. Set `struct_size` before the call.
-typedef struct kvt_layout {
-    /// `sizeof(kvt_layout)`: later versions are longer.
-    uint32_t struct_size;
-    /// Tokens of a page.
-    uint32_t page_tokens;
-    /// First byte of tier 0.
-    uint8_t *tier0;
-    /// Bytes of tier 0.
-    uint64_t tier0_bytes;
-    /// `planes_count` planes, in step order. Valid while the client is open.
-    const kvt_plane_layout *planes;
-    /// Number of planes.
-    uint32_t planes_count;
-    /// Block ids are below this number: a lane's table has `blocks_max * planes_count` entries. 0 without tier 0,
-    /// because there is no table then.
-    uint32_t blocks_max;
-} kvt_layout;
 
 /// A sequence of a step.
 typedef struct kvt_step_seq {
@@ -199,6 +135,30 @@ typedef struct kvt_pass {
     uint16_t reserved;
 } kvt_pass;
 
+/// Memory of one plane. Frame `f` is at `base + (f - first_frame) * stride`.
+///
+/// Mapped frames, which follow the `frames` with memory, have no memory of their own: each makes a page readable in
+/// host memory. `kvt_view_page` handles both.
+typedef struct kvt_plane_layout {
+    /// Address of the first frame of the plane's size class.
+    uint8_t *base;
+    /// Number of that frame.
+    uint32_t first_frame;
+    /// Bytes from one frame to the next; a multiple of 64.
+    uint32_t stride;
+    /// Bytes of a page.
+    uint32_t page_bytes;
+    /// Number of frames of the class.
+    uint32_t frames;
+    /// Size class.
+    uint32_t size_class;
+    /// Number of mapped frames of the class, numbered from `first_frame + frames` (`kvt_options.mapped_frames`).
+    uint32_t mapped_frames;
+    /// Address of `uint64_t[mapped_frames]`, in the same memory as tier 0: the page address of each mapped frame. An
+    /// entry is valid while a lane's table shows the frame. 0 without mapped frames.
+    uint64_t mapped_pages;
+} kvt_plane_layout;
+
 /// Data with which a kernel looks up pages without a call: see `kvt_view_page`. Its pointers are valid while the lane
 /// is open.
 ///
@@ -216,7 +176,24 @@ typedef struct kvt_lane_view {
     uint32_t planes_count;
     /// Tokens of a page.
     uint32_t page_tokens;
+    /// Device address of a copy of the table, for kernels on the lane's stream (`kvtide_cuda.h`). CUDA graphs may contain
+    /// it. 0 if tier 0 is not on a device.
+    uint64_t device_table;
+    /// Device address of 4 bytes: 0, or the status of the step's first boundary that failed while the stream waited for
+    /// it. Kernels that see a nonzero value write nothing. CUDA graphs may contain the address. 0 if tier 0 is not on a
+    /// device.
+    uint64_t device_status;
 } kvt_lane_view;
+
+/// Reports that can have an effect for a sequence of the open step.
+typedef struct kvt_wants {
+    /// `kvt_lane_report_ahead`: true if the sequence is read under `KVT_CONTRACT_APPROX` and not all of its pages are in
+    /// tier 0.
+    bool ahead;
+    /// `kvt_lane_report_mass`: false under `KVT_CONTRACT_EXACT`. Under `KVT_CONTRACT_APPROX` true, or, if all pages of the
+    /// sequence are in tier 0, true in every eighth step of the lane and false in the others.
+    bool mass;
+} kvt_wants;
 
 /// Pages and attention that a step omitted, for one sequence and plane.
 typedef struct kvt_omission {
@@ -416,7 +393,7 @@ kvt_status kvt_channel_attach_prefix(kvt_channel *channel,
 /// @param due_us  Microseconds until the sequence is expected back; 0: unknown. The daemon loads its pages by then, as
 ///     far as there is room.
 /// @return `KVT_OK`; `KVT_ESTATE` if the sequence is in a lane's step; `KVT_EAGAIN` if a request that changes it is in
-///     flight, or the ring is full. Errors of the daemon are reported by `KVT_REQUEST_PARK` only.
+///     flight, or the ring is full. Errors of the daemon are not reported; the sequence stays parked.
 /// Thread safety: one thread per channel at a time.
 /// Example: `kvt_channel_park(channel, seq, 1500000);` parks it for an expected 1.5 s.
 kvt_status kvt_channel_park(kvt_channel *channel, uint32_t seq, uint64_t due_us);
@@ -524,31 +501,6 @@ kvt_status kvt_channel_acquire(kvt_channel *channel, const kvt_range *range, uin
 /// Example: `kvt_channel_release(channel, pin);`
 kvt_status kvt_channel_release(kvt_channel *channel, kvt_pin *pin);
 
-/// Return the memory layout of tier 0. It does not change during the session.
-///
-/// @param client  Session.
-/// @param layout  Set `struct_size` before the call; receives the layout.
-/// @return `KVT_OK`; `KVT_EINVAL` if `struct_size` is not a valid size.
-/// Thread safety: any thread.
-/// Example: `kvt_layout layout = {.struct_size = sizeof layout}; kvt_client_get_layout(client, &layout);`
-///
-/// Pointers: `layout` must be valid for reads and writes of `layout->struct_size` bytes.
-kvt_status kvt_client_get_layout(const kvt_client *client, kvt_layout *layout);
-
-/// Return the address of a frame of tier 0. It is valid while any handle of the session is open.
-///
-/// The lanes determine which frames may be read or written, and when.
-///
-/// @param client  Session.
-/// @param frame  Frame number, as in `kvt_ready.frame`.
-/// @param address  Receives the address.
-/// @return `KVT_OK`; `KVT_ERANGE` if there is no such frame.
-/// Thread safety: any thread.
-/// Example: `kvt_client_get_frame(client, pass.ready[i].frame, &page);`
-///
-/// Pointers: `address` must be valid for a write.
-kvt_status kvt_client_get_frame(const kvt_client *client, uint32_t frame, void **address);
-
 /// Open lane `index` of the session. A lane has one handle at a time.
 ///
 /// @param client  Session.
@@ -628,39 +580,6 @@ kvt_status kvt_lane_end(kvt_lane *lane);
 /// Pointers: `view` must be valid for a write.
 kvt_status kvt_lane_get_view(const kvt_lane *lane, kvt_lane_view *view);
 
-/// Return the frame that holds the page of `block` in `plane`, as of the lane's last boundary.
-///
-/// @param lane  Lane.
-/// @param block  Block id, from `kvt_client_get_seq_blocks`.
-/// @param plane  Plane, below `kvt_options.planes_count`.
-/// @param frame  Receives the frame number.
-/// @return `KVT_OK`; `KVT_ENOTFOUND` if the page is not in tier 0.
-/// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_get_frame(lane, blocks[i], plane, &frame);`
-///
-/// Pointers: `frame` must be valid for a write.
-kvt_status kvt_lane_get_frame(const kvt_lane *lane, uint32_t block, uint16_t plane, uint32_t *frame);
-
-/// Return the address of a readable page of a sequence in this lane's step: `page_bytes` of the plane, aligned to 64
-/// bytes. Valid until the lane's next begin, boundary or end.
-///
-/// @param lane  Lane.
-/// @param seq  Sequence of the lane's step.
-/// @param index  Block index within the sequence.
-/// @param plane  Plane, below `kvt_options.planes_count`.
-/// @param page  Receives the address.
-/// @return `KVT_OK`; `KVT_ENOTFOUND` if the page is not readable now, the sequence is not in the step, or tier 0 is on
-///     a device.
-/// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_get_page(lane, seq, index, plane, &page);`
-///
-/// Pointers: `page` must be valid for a write.
-kvt_status kvt_lane_get_page(const kvt_lane *lane,
-                             uint32_t seq,
-                             uint32_t index,
-                             uint16_t plane,
-                             const void **page);
-
 /// Return the address of an unsealed page of a sequence in this lane's step. It may be written until the lane's end.
 ///
 /// @param lane  Lane.
@@ -727,7 +646,7 @@ kvt_status kvt_lane_report_query(kvt_lane *lane,
 /// @param count  As `kvt_lane_report_query`.
 /// @return As `kvt_lane_report_query`.
 /// Thread safety: one thread per lane at a time.
-/// Example: `if (wants) kvt_lane_report_ahead(lane, seq, plane + 1, queries, heads * head_dim);`
+/// Example: `if (wants.ahead) kvt_lane_report_ahead(lane, seq, plane + 1, queries, heads * head_dim);`
 ///
 /// Pointers: `queries` must be valid for `count` reads.
 kvt_status kvt_lane_report_ahead(kvt_lane *lane,
@@ -736,53 +655,22 @@ kvt_status kvt_lane_report_ahead(kvt_lane *lane,
                                  const float *queries,
                                  uint32_t count);
 
-/// Report whether `kvt_lane_report_ahead` can have an effect for a sequence of the open step, so that a look-ahead
-/// query is worth computing.
+/// Return which reports can have an effect for a sequence of the open step, so that the others are not computed.
 ///
 /// @param lane  Lane.
 /// @param seq  Sequence of the lane's step.
-/// @param wants  Receives true if the sequence is read under `KVT_CONTRACT_APPROX` and not all of its pages are in tier
-///     0, otherwise false.
+/// @param wants  Receives the reports.
 /// @return `KVT_OK`; `KVT_ESTATE` if no step is open or the sequence is not in it.
 /// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_wants_ahead(lane, seq, &wants);`
+/// Example: `kvt_lane_get_wants(lane, seq, &wants);`
 ///
 /// Pointers: `wants` must be valid for a write.
-kvt_status kvt_lane_wants_ahead(kvt_lane *lane, uint32_t seq, bool *wants);
-
-/// Report whether `kvt_lane_report_sums` and `kvt_lane_report_mass` can have an effect for a sequence of the open step,
-/// so that shares per page are worth computing.
-///
-/// @param lane  Lane.
-/// @param seq  Sequence of the lane's step.
-/// @param wants  Receives false under `KVT_CONTRACT_EXACT`. Under `KVT_CONTRACT_APPROX`: true, or, if all pages of the
-///     sequence are in tier 0, true in every eighth step of the lane and false in the others.
-/// @return `KVT_OK`; `KVT_ESTATE` if no step is open or the sequence is not in it.
-/// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_wants_mass(lane, seq, &wants);`
-///
-/// Pointers: `wants` must be valid for a write.
-kvt_status kvt_lane_wants_mass(kvt_lane *lane, uint32_t seq, bool *wants);
-
-/// Report what each query head of `kvt_lane_report_query` has read of a sequence, in the plane of the last boundary.
-/// Call it before `kvt_lane_report_mass`: the estimate under `KVT_CONTRACT_APPROX` becomes more precise. With tier 0 on
-/// a device it has no effect.
-///
-/// @param lane  Lane.
-/// @param seq  Sequence of the lane's step.
-/// @param plane  Plane, below `kvt_options.planes_count`.
-/// @param sums  For each of `count` query heads the natural logarithm of the sum of exponentials of all its scores, as
-///     attention kernels return it.
-/// @param count  Number of query heads.
-/// @return `KVT_OK`; `KVT_ESTATE` if `plane` is not that of the last boundary, or its query was not reported;
-///     `KVT_ERANGE` if there is not one sum for each query head.
-/// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_report_sums(lane, seq, plane, sums, heads);`
-///
-/// Pointers: `sums` must be valid for `count` reads.
-kvt_status kvt_lane_report_sums(kvt_lane *lane, uint32_t seq, uint16_t plane, const float *sums, uint32_t count);
+kvt_status kvt_lane_get_wants(kvt_lane *lane, uint32_t seq, kvt_wants *wants);
 
 /// Report the attention that each page of a sequence received in the plane of the last boundary.
+///
+/// With `sums` the estimate of the omitted attention under `KVT_CONTRACT_APPROX` is more precise. With tier 0 on a
+/// device they have no effect.
 ///
 /// @param lane  Lane.
 /// @param seq  Sequence of the lane's step.
@@ -790,38 +678,23 @@ kvt_status kvt_lane_report_sums(kvt_lane *lane, uint32_t seq, uint16_t plane, co
 /// @param shares  By page index, for `count` pages: the page's share of the attention over all pages that were read, as
 ///     mean over query heads; NaN for pages that were not read.
 /// @param count  Number of pages, at least those of the sequence.
-/// @return `KVT_OK`; `KVT_ERANGE` if there are fewer shares than pages, or there is no such plane; `KVT_ESTATE` as
-///     `kvt_lane_report_query`.
+/// @param sums  NULL, or for each of `sums_count` query heads of `kvt_lane_report_query` the natural logarithm of the
+///     sum of exponentials of all its scores, as attention kernels return it.
+/// @param sums_count  Number of query heads; 0 without sums.
+/// @return `KVT_OK`; `KVT_ERANGE` if there are fewer shares than pages, not one sum for each query head, or no such
+///     plane; `KVT_ESTATE` as `kvt_lane_report_query`, and, with sums, if `plane` is not that of the last boundary or its
+///     query was not reported.
 /// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_report_mass(lane, seq, plane, shares, pages);`
+/// Example: `if (wants.mass) kvt_lane_report_mass(lane, seq, plane, shares, pages, sums, heads);`
 ///
-/// Pointers: `shares` must be valid for `count` reads.
+/// Pointers: `shares` must be valid for `count` reads, `sums` for `sums_count`.
 kvt_status kvt_lane_report_mass(kvt_lane *lane,
                                 uint32_t seq,
                                 uint16_t plane,
                                 const float *shares,
-                                uint32_t count);
-
-/// Publish scores that the engine has computed itself. `kvt_lane_report_query`, `kvt_lane_report_ahead` and
-/// `kvt_lane_report_mass` publish theirs themselves.
-///
-/// @param lane  Lane.
-/// @param kind  A `kvt_score_kind`.
-/// @param seq  Sequence of the lane's step.
-/// @param plane  Plane, below `kvt_options.planes_count`.
-/// @param shares  By page index, for `count` pages: the page's share; NaN: unknown.
-/// @param count  Number of pages, at least those of the sequence.
-/// @return `KVT_OK`; `KVT_EINVAL` if `kind` is not a `kvt_score_kind`; otherwise as `kvt_lane_report_query`.
-/// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_report_scores(lane, KVT_SCORE_MASS, seq, plane, shares, pages);`
-///
-/// Pointers: `shares` must be valid for `count` reads.
-kvt_status kvt_lane_report_scores(kvt_lane *lane,
-                                  uint32_t kind,
-                                  uint32_t seq,
-                                  uint16_t plane,
-                                  const float *shares,
-                                  uint32_t count);
+                                uint32_t count,
+                                const float *sums,
+                                uint32_t sums_count);
 
 /// Return the pages and attention that the step omits of a sequence in the plane of the last boundary.
 ///

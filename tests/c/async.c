@@ -32,72 +32,50 @@ static kvt_completion next(engine *e) {
     }
 }
 
-/* Requests of all kinds in flight at once, distinguished by their user data. */
+/* A lookup of a block that nobody has stored. */
+static kvt_request lookup(void *user) {
+    static const kvt_hash nobody = {{99, 1}};
+    kvt_request r = request(KVT_REQUEST_LOOKUP, user);
+    r.args.lookup = (kvt_lookup_request){.hashes = &nobody, .count = 1};
+    return r;
+}
+
+/* Several requests in flight at once, distinguished by their user data. */
 static void many(engine *e) {
-    static char users[DEPTH];
-    static const uint32_t kinds[5] = {KVT_REQUEST_NOP, KVT_REQUEST_FORK, KVT_REQUEST_PUBLISH, KVT_REQUEST_ACQUIRE,
-                                      KVT_REQUEST_RESERVE};
+    enum { SENT = 3 };
+    static char users[SENT];
+    static const uint32_t kinds[SENT] = {KVT_REQUEST_LOOKUP, KVT_REQUEST_ACQUIRE, KVT_REQUEST_LOOKUP};
     text t = text_new(e, 1, 3, 3);
     text pinned = text_new(e, 4, 3, 3);
     const kvt_hash hashes[2] = {{{21, 1}}, {{22, 1}}};
-    uint32_t empty;
-    OK(kvt_channel_create_seq(e->channel, &empty));
-    uint64_t tickets[5];
+    OK(kvt_channel_publish(e->channel, t.seq, 0, NULL, hashes, 2, KVT_LEVEL_PUBLISHED, 0, NULL));
+    kvt_request requests[SENT] = {lookup(&users[0]), request(KVT_REQUEST_ACQUIRE, &users[1]), lookup(&users[2])};
+    requests[0].args.lookup = (kvt_lookup_request){.hashes = hashes, .count = 2};
+    requests[1].args.acquire = (kvt_range){.seq = pinned.seq, .first = 0, .count = 3, .plane = 0, .planes = PLANES};
+    uint64_t tickets[SENT];
+    for (int i = 0; i < SENT; i++) OK(kvt_channel_submit(e->channel, &requests[i], &tickets[i]));
 
-    kvt_request r = request(KVT_REQUEST_NOP, &users[0]);
-    OK(kvt_channel_submit(e->channel, &r, &tickets[0]));
-    r = request(KVT_REQUEST_FORK, &users[1]);
-    r.args.fork.seq = t.seq;
-    OK(kvt_channel_submit(e->channel, &r, &tickets[1]));
-    r = request(KVT_REQUEST_PUBLISH, &users[2]);
-    r.args.publish = (kvt_publish_request){.seq = t.seq, .hashes = hashes, .count = 2, .level = KVT_LEVEL_PUBLISHED};
-    OK(kvt_channel_submit(e->channel, &r, &tickets[2]));
-    r = request(KVT_REQUEST_ACQUIRE, &users[3]);
-    r.args.acquire = (kvt_range){.seq = pinned.seq, .first = 0, .count = 3, .plane = 0, .planes = PLANES};
-    OK(kvt_channel_submit(e->channel, &r, &tickets[3]));
-    r = request(KVT_REQUEST_RESERVE, &users[4]);
-    r.args.reserve = (kvt_tokens_request){.seq = empty, .tokens = 2 * PAGE_TOKENS};
-    OK(kvt_channel_submit(e->channel, &r, &tickets[4]));
-
-    text child = t;
-    int seen[5] = {0};
-    kvt_pin *pin = NULL;
-    for (int i = 0; i < 5; i++) {
-        const kvt_completion done = next(e);
-        const ptrdiff_t which = (char *)done.user - users;
-        CHECK(which >= 0 && which < 5 && seen[which]++ == 0 && done.ticket == tickets[which]);
-        CHECK(done.kind == kinds[which]);
-        if (done.status != KVT_OK) fprintf(stderr, "request %td: %s\n", which, kvt_last_error());
-        CHECK(done.status == KVT_OK);
-        if (which == 1) child.seq = done.result.child;
-        if (which == 2) CHECK(done.result.level == KVT_LEVEL_PUBLISHED);
-        if (which == 3) pin = done.result.pin;
+    int seen[SENT] = {0};
+    kvt_completion done[SENT];
+    for (int i = 0; i < SENT; i++) {
+        const kvt_completion next_done = next(e);
+        const ptrdiff_t which = (char *)next_done.user - users;
+        CHECK(which >= 0 && which < SENT && seen[which]++ == 0 && next_done.ticket == tickets[which]);
+        CHECK(next_done.kind == kinds[which]);
+        if (next_done.status != KVT_OK) fprintf(stderr, "request %td: %s\n", which, kvt_last_error());
+        CHECK(next_done.status == KVT_OK);
+        done[which] = next_done;
     }
-    CHECK(pin != NULL);
-    OK(kvt_channel_release(e->channel, pin));
-    read_step(e, &child, 1);
-
-    /* A prefix published by a non-blocking request can be mapped. */
-    text reader = t;
-    OK(kvt_channel_create_seq(e->channel, &reader.seq));
-    r = request(KVT_REQUEST_ATTACH_PREFIX, NULL);
-    r.args.attach_prefix = (kvt_attach_prefix_request){.seq = reader.seq, .hashes = hashes, .count = 2};
-    OK(kvt_channel_submit(e->channel, &r, &tickets[0]));
-    kvt_completion done;
-    OK(kvt_channel_wait(e->channel, tickets[0], 0, &done));
-    CHECK(done.status == KVT_OK && done.result.blocks == 2 && done.ticket == tickets[0] && done.user == NULL);
-    reader.tokens = 2 * PAGE_TOKENS;
-    read_step(e, &reader, 1);
+    CHECK(done[0].result.lookup.blocks == 2 && done[1].result.pin != NULL && done[2].result.lookup.blocks == 0);
+    OK(kvt_channel_release(e->channel, done[1].result.pin));
+    read_step(e, &pinned, 1);
 
     /* A ticket is valid once. */
-    FAILS(kvt_channel_wait(e->channel, tickets[0], 0, &done), KVT_ENOTFOUND, "wait");
-    FAILS(kvt_channel_wait(e->channel, UINT64_MAX, 0, &done), KVT_ENOTFOUND, "wait");
+    FAILS(kvt_channel_wait(e->channel, tickets[0], 0, &done[0]), KVT_ENOTFOUND, "wait");
+    FAILS(kvt_channel_wait(e->channel, UINT64_MAX, 0, &done[0]), KVT_ENOTFOUND, "wait");
     EXPECT(kvt_channel_cancel(e->channel, tickets[0]), KVT_ENOTFOUND);
-    OK(kvt_channel_drop_seq(e->channel, reader.seq));
-    OK(kvt_channel_drop_seq(e->channel, child.seq));
     OK(kvt_channel_drop_seq(e->channel, t.seq));
     OK(kvt_channel_drop_seq(e->channel, pinned.seq));
-    OK(kvt_channel_drop_seq(e->channel, empty));
 }
 
 /* A request that fails reports its error in the completion, not when it is submitted. */
@@ -115,17 +93,17 @@ static void failing(engine *e) {
     }
     r = request((kvt_request_kind)4711, NULL);
     FAILS(kvt_channel_submit(e->channel, &r, NULL), KVT_EINVAL, "4711");
-    /* Numbers of deleted kinds, and the one after the last kind. */
-    static const uint32_t unknown[3] = {5, 7, KVT_REQUEST_RESIZE_TIER0 + 1};
-    for (int i = 0; i < 3; i++) {
+    /* The kind was not set; the one after the last kind. */
+    static const uint32_t unknown[2] = {0, KVT_REQUEST_ACQUIRE + 1};
+    for (int i = 0; i < 2; i++) {
         r = request((kvt_request_kind)unknown[i], NULL);
         FAILS(kvt_channel_submit(e->channel, &r, NULL), KVT_EINVAL, "not a kvt_request_kind");
     }
-    r = request(KVT_REQUEST_NOP, NULL);
+    r = lookup(NULL);
     r.struct_size = 3;
     FAILS(kvt_channel_submit(e->channel, &r, NULL), KVT_EINVAL, "struct_size");
     /* A result pointer is checked before anything is sent: `full`, below, would find the completion. */
-    r = request(KVT_REQUEST_NOP, NULL);
+    r = lookup(NULL);
     _Alignas(8) char room[16];
     FAILS(kvt_channel_submit(e->channel, &r, (uint64_t *)(void *)(room + 1)), KVT_EINVAL, "ticket");
     OK(kvt_channel_drop_seq(e->channel, t.seq));
@@ -137,7 +115,7 @@ static void full(engine *e) {
         uint32_t sent = 0;
         kvt_status status;
         do {
-            kvt_request r = request(KVT_REQUEST_NOP, (void *)(uintptr_t)(sent + 1));
+            const kvt_request r = lookup((void *)(uintptr_t)(sent + 1));
             status = kvt_channel_submit(e->channel, &r, NULL);
             if (status == KVT_OK) sent++;
             CHECK(sent <= DEPTH);
@@ -150,7 +128,7 @@ static void full(engine *e) {
             users += (uintptr_t)done.user;
         }
         CHECK(users == (uintptr_t)sent * (sent + 1) / 2);
-        OK(kvt_channel_nop(e->channel, 0));
+        OK(round_trip(e->channel, 0));
     }
 }
 
@@ -173,51 +151,6 @@ static void cancelled(engine *e) {
     OK(kvt_channel_drop_seq(e->channel, t.seq));
 }
 
-static kvt_completion run(engine *e, const kvt_request *r) {
-    uint64_t ticket;
-    kvt_completion done;
-    OK(kvt_channel_submit(e->channel, r, &ticket));
-    OK(kvt_channel_wait(e->channel, ticket, 0, &done));
-    if (done.status != KVT_OK) fprintf(stderr, "kind %u: %s\n", r->kind, kvt_last_error());
-    CHECK(done.status == KVT_OK && done.kind == r->kind);
-    return done;
-}
-
-/* The kinds that the other tests do not use, each with the effect of its blocking call. */
-static void others(engine *e) {
-    enum { FRAMES = 20 };
-    text t = text_new(e, 5, 3, 3);
-    kvt_request r = request(KVT_REQUEST_ADVISE, NULL);
-    r.args.advise = (kvt_advise_request){.seq = t.seq, .count = 2, .advice = KVT_ADVICE_PRIORITY, .value = 200};
-    run(e, &r);
-    r.args.advise.value = 256;
-    FAILS(kvt_channel_submit(e->channel, &r, NULL), KVT_EINVAL, "256");
-    r = request(KVT_REQUEST_PARK, NULL);
-    r.args.park = (kvt_park_request){.seq = t.seq, .due_us = 1000};
-    run(e, &r);
-    const kvt_step_seq step = {.seq = t.seq, .tokens = t.tokens};
-    EXPECT(kvt_lane_begin(e->lane, &step, 1), KVT_ESTATE); /* parked */
-    r = request(KVT_REQUEST_RESUME, NULL);
-    r.args.resume.seq = t.seq;
-    run(e, &r);
-    read_step(e, &t, 1);
-    r = request(KVT_REQUEST_TRUNCATE, NULL);
-    r.args.truncate = (kvt_tokens_request){.seq = t.seq, .tokens = 2 * PAGE_TOKENS};
-    run(e, &r);
-    t.tokens = 2 * PAGE_TOKENS;
-    uint32_t blocks;
-    OK(kvt_client_get_seq_blocks(e->client, t.seq, 0, NULL, 0, &blocks));
-    CHECK(blocks == 2);
-    read_step(e, &t, 1);
-    r = request(KVT_REQUEST_RESIZE_TIER0, NULL);
-    r.args.resize_tier0 = (kvt_resize_tier0_request){.size_class = 0, .frames = FRAMES - 4};
-    CHECK(run(e, &r).result.frames == FRAMES - 4);
-    r.args.resize_tier0.frames = FRAMES;
-    CHECK(run(e, &r).result.frames == FRAMES);
-    read_step(e, &t, 1);
-    OK(kvt_channel_drop_seq(e->channel, t.seq));
-}
-
 int main(int argc, char **argv) {
     CHECK(argc > 1);
     engine e = engine_attach(argv[1], 10);
@@ -225,7 +158,6 @@ int main(int argc, char **argv) {
     failing(&e);
     full(&e);
     cancelled(&e);
-    others(&e);
     engine_detach(&e);
     return 0;
 }

@@ -169,18 +169,19 @@ static void failing(void) {
     FAILS(kvt_channel_get_failed(channel, ticket, failed, 2, &count), KVT_ENOTFOUND, "the last poll");
 
     /* No version of the structure is that short. */
-    r = request(KVT_REQUEST_NOP, 2);
+    r = request(KVT_REQUEST_LOOKUP, 2);
     r.struct_size = offsetof(kvt_request, args);
     FAILS(kvt_channel_submit(channel, &r, NULL), KVT_EINVAL, "struct_size");
-    r = request(KVT_REQUEST_LOOKUP, 2);
+    r.struct_size = sizeof r;
     r.args.lookup.reserved = 1;
     FAILS(kvt_channel_submit(channel, &r, NULL), KVT_EINVAL, "request->args.lookup.reserved");
     r = request(KVT_REQUEST_LOAD, 2);
     r.args.load.count = 1;
     FAILS(kvt_channel_submit(channel, &r, NULL), KVT_EINVAL, "request->args.load.blocks");
     /* Only the member of the kind is read: the others may contain anything. */
-    r = request(KVT_REQUEST_NOP, 2);
+    r = request(KVT_REQUEST_LOOKUP, 2);
     memset(&r.args, 0xff, sizeof r.args);
+    r.args.lookup = (kvt_lookup_request){.hashes = &nobody, .count = 1};
     submit(&r);
     CHECK(next().status == KVT_OK);
 }

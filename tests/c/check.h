@@ -62,4 +62,11 @@ static inline int has_reason(kvt_status status) {
         }                                                                                            \
     } while (0)
 
+/* Make a round trip to the daemon: look up a block that nobody has stored. */
+static inline kvt_status round_trip(kvt_channel *channel, uint64_t timeout_us) {
+    const kvt_hash nobody = {{UINT64_MAX, UINT64_MAX}};
+    uint32_t blocks;
+    return kvt_channel_lookup(channel, &nobody, 1, timeout_us, &blocks, NULL);
+}
+
 #endif

@@ -84,12 +84,9 @@ static void under_pressure(const char *socket, kvt_digests digests) {
     OK(kvt_channel_set_contract(channel, step.seq, KVT_CONTRACT_APPROX, 300, MINUTE_US));
     for (int round = 0; round < STEPS; round++) {
         OK(kvt_lane_begin(lane, &step, 1));
-        bool wants = false;
-        OK(kvt_lane_wants_ahead(lane, step.seq, &wants));
-        CHECK(wants);
-        wants = false;
-        OK(kvt_lane_wants_mass(lane, step.seq, &wants));
-        CHECK(wants);
+        kvt_wants wants = {0};
+        OK(kvt_lane_get_wants(lane, step.seq, &wants));
+        CHECK(wants.ahead && wants.mass);
         OK(kvt_lane_report_query(lane, step.seq, 0, queries, HEADS * CHANNELS));
         const uint32_t read = boundary_of(lane, LONG, NULL, NULL);
         CHECK(read != 0 && read != all);
@@ -107,8 +104,7 @@ static void under_pressure(const char *socket, kvt_digests digests) {
                 shares[page] = (float)(head == 0 ? share : shares[page] + share);
             }
         }
-        OK(kvt_lane_report_sums(lane, step.seq, 0, sums, HEADS));
-        OK(kvt_lane_report_mass(lane, step.seq, 0, shares, LONG));
+        OK(kvt_lane_report_mass(lane, step.seq, 0, shares, LONG, sums, HEADS));
         kvt_omission omission;
         OK(kvt_lane_get_omission(lane, step.seq, 0, &omission));
         CHECK(omission.needed == LONG && omission.omitted == LONG - (uint32_t)__builtin_popcount(read));
@@ -125,12 +121,9 @@ static void under_pressure(const char *socket, kvt_digests digests) {
     OK(kvt_channel_set_contract(channel, step.seq, KVT_CONTRACT_EXACT, 0, MINUTE_US));
     float found[LONG];
     OK(kvt_lane_begin(lane, &step, 1));
-    bool wants = true;
-    OK(kvt_lane_wants_ahead(lane, step.seq, &wants));
-    CHECK(!wants); /* exact picks no pages */
-    wants = true;
-    OK(kvt_lane_wants_mass(lane, step.seq, &wants));
-    CHECK(!wants);
+    kvt_wants wants = {.ahead = true, .mass = true};
+    OK(kvt_lane_get_wants(lane, step.seq, &wants));
+    CHECK(!wants.ahead && !wants.mass); /* exact picks no pages */
     CHECK(boundary_of(lane, LONG, blocks, found) == all);
     OK(kvt_lane_end(lane));
     const double plain = attention(0, scores, LONG, all), paged = attention(0, found, LONG, all);
@@ -187,19 +180,19 @@ int main(int argc, char **argv) {
     EXPECT(kvt_lane_report_query(lane, step.seq, 1, query, CHANNELS), KVT_ERANGE);
     OK(kvt_lane_report_query(lane, step.seq, 0, query, CHANNELS));
     const float total = 5;
-    EXPECT(kvt_lane_report_sums(lane, step.seq, 0, &total, 1), KVT_ESTATE);
+    EXPECT(kvt_lane_report_mass(lane, step.seq, 0, scores, PAGES, &total, 1), KVT_ESTATE); /* before the boundary */
     CHECK(boundary(lane) == (1u << PAGES) - 1);
     float shares[PAGES], sum = 0;
     for (int page = 0; page < PAGES; page++) sum += shares[page] = expf(scores[page]);
     for (int page = 0; page < PAGES; page++) shares[page] /= sum;
-    OK(kvt_lane_report_sums(lane, step.seq, 0, &total, 1));
-    EXPECT(kvt_lane_report_mass(lane, step.seq, 0, shares, PAGES - 1), KVT_ERANGE);
-    OK(kvt_lane_report_mass(lane, step.seq, 0, shares, PAGES));
+    const float totals[2] = {total, total};
+    EXPECT(kvt_lane_report_mass(lane, step.seq, 0, shares, PAGES - 1, NULL, 0), KVT_ERANGE);
+    EXPECT(kvt_lane_report_mass(lane, step.seq, 0, shares, PAGES, totals, 2), KVT_ERANGE); /* the query has one head */
+    FAILS(kvt_lane_report_mass(lane, step.seq, 0, shares, PAGES, NULL, 1), KVT_EINVAL, "`sums`");
+    OK(kvt_lane_report_mass(lane, step.seq, 0, shares, PAGES, &total, 1));
     OK(kvt_lane_get_omission(lane, step.seq, 0, &omission));
     CHECK(omission.needed == PAGES && omission.omitted == 0 && omission.waived == 0);
     CHECK(omission.share == 0 && omission.share_worst == 0);
-    OK(kvt_lane_report_scores(lane, KVT_SCORE_AHEAD, step.seq, 0, shares, PAGES));
-    EXPECT(kvt_lane_report_scores(lane, 3, step.seq, 0, shares, PAGES), KVT_EINVAL);
     OK(kvt_lane_report_ahead(lane, step.seq, 0, query, CHANNELS));
     EXPECT(kvt_lane_get_omission(lane, step.seq, 1, &omission), KVT_ESTATE);
     OK(kvt_lane_end(lane));
@@ -207,7 +200,7 @@ int main(int argc, char **argv) {
     kvt_stats stats = {.struct_size = sizeof stats};
     OK(kvt_client_get_stats(client, &stats));
     CHECK(stats.pages_unpicked == 0 && stats.pages_waived == 0);
-    CHECK(stats.omissions == 0 && stats.scores == 2);
+    CHECK(stats.omissions == 0 && stats.scores == 1);
     OK(kvt_lane_close(lane));
     OK(kvt_channel_close(channel));
     OK(kvt_detach(client));

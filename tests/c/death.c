@@ -11,7 +11,7 @@ enum { TIMEOUT_US = 5 * 1000 * 1000 };
 /* Call until this process notices the death. Each call is bounded by its timeout, the number of calls by a maximum. */
 static void await_death(engine *e) {
     for (int i = 0; i < 1000; i++) {
-        const kvt_status status = kvt_channel_nop(e->channel, TIMEOUT_US);
+        const kvt_status status = round_trip(e->channel, TIMEOUT_US);
         if (status == KVT_EDAEMON) return;
         CHECK(status == KVT_OK);
     }
@@ -32,7 +32,7 @@ int main(int argc, char **argv) {
     read_plane(&e, 0, &t, 1);
     CHECK(kill((pid_t)strtol(argv[2], NULL, 10), SIGKILL) == 0);
     await_death(&e);
-    FAILS(kvt_client_check(e.client), KVT_EDAEMON, "tier 0");
+    FAILS(round_trip(e.channel, TIMEOUT_US), KVT_EDAEMON, "tier 0");
 
     /* This step and the next one can still read tier 0. */
     read_plane(&e, 1, &t, 1);
@@ -63,7 +63,7 @@ int main(int argc, char **argv) {
     OK(kvt_channel_open(again.client, 0, &again.channel));
     OK(kvt_lane_open(again.client, 0, &again.lane));
     OK(kvt_lane_get_view(again.lane, &again.view));
-    OK(kvt_client_check(again.client));
+    OK(round_trip(again.channel, 0));
     read_step(&again, both, 2);
     write_pages(&again, &t, 30, 2);
     read_step(&again, &t, 1);

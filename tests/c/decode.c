@@ -38,17 +38,13 @@ static engine attach(const char *socket) {
     OK(kvt_channel_open(e.client, 0, &e.channel));
     OK(kvt_lane_open(e.client, 0, &e.lane));
     OK(kvt_lane_get_view(e.lane, &e.view));
-    void *last;
-    const uint32_t frame = e.view.planes[0].first_frame + all_frames[0] - 1;
-    EXPECT(kvt_client_get_frame(e.client, frame, &last), KVT_ERANGE);
+    CHECK(e.view.device_table != 0 && e.view.device_status != 0);
     resize(&e, all_frames);
-    OK(kvt_client_get_frame(e.client, frame, &last));
-    CHECK(last == frame_address(&e, 0, frame));
     return e;
 }
 
-/* A lane needs a stream. Return its device addresses. */
-static kvt_lane_device bind_lane(const engine *e, const gpu *g, uint32_t seq) {
+/* A lane needs a stream. */
+static void bind_lane(const engine *e, const gpu *g, uint32_t seq) {
     const uint64_t stream = (uint64_t)(uintptr_t)g->stream;
     const kvt_step_seq step = {.seq = seq, .tokens = PAGE_TOKENS};
     OK(kvt_channel_reserve(e->channel, seq, PAGE_TOKENS, 0));
@@ -62,10 +58,6 @@ static kvt_lane_device bind_lane(const engine *e, const gpu *g, uint32_t seq) {
     FAILS(kvt_lane_gate(e->lane, PLANES), KVT_ERANGE, "3 planes");
     OK(kvt_lane_gate(e->lane, 0)); /* closed: the stream passes it */
     gpu_wait(g);
-    kvt_lane_device device = {.struct_size = sizeof device};
-    OK(kvt_lane_get_device(e->lane, &device));
-    CHECK(device.table != 0 && device.status != 0 && device.entries == e->view.table_len);
-    return device;
 }
 
 static uint32_t block_of(const engine *e, const text *t, uint32_t index) {
@@ -74,19 +66,14 @@ static uint32_t block_of(const engine *e, const text *t, uint32_t index) {
     return block;
 }
 
-static uint32_t frame_of(const engine *e, const text *t, uint32_t index, uint16_t plane) {
-    uint32_t frame;
-    OK(kvt_lane_get_frame(e->lane, block_of(e, t, index), plane, &frame));
-    return frame;
-}
-
 /* Write an unsealed page. Only the device can. */
 static void put_page(const engine *e, const gpu *g, const text *t, uint32_t index, uint16_t plane) {
     uint8_t page[PAGE_BYTES_MAX] = {0};
     void *address;
     EXPECT(kvt_lane_get_writable_page(e->lane, t->seq, index, plane, &address), KVT_ENOTFOUND);
     page_write(page, tag_of(t, index), index, plane);
-    address = frame_address(e, plane, frame_of(e, t, index, plane));
+    address = kvt_view_page(&e->view, block_of(e, t, index), plane);
+    CHECK(address != NULL);
     gpu_put(g, (uint64_t)(uintptr_t)address, page, planes[plane].page_bytes);
 }
 
@@ -114,7 +101,7 @@ static void check_plane(const engine *e, const gpu *g, const text *texts, uint16
     for (uint32_t s = 0; s < SEQS; s++) {
         const text *t = &texts[s];
         for (uint32_t i = first_needed(plane, t->tokens); i * PAGE_TOKENS < t->tokens; i++, needed++) {
-            if (pass.all) check_page(e, g, t, i, plane, frame_of(e, t, i, plane));
+            if (pass.all) check_page(e, g, t, i, plane, frame_of(e, block_of(e, t, i), plane));
         }
     }
     CHECK(pass.all || seen == needed);
@@ -166,9 +153,9 @@ static void too_large(const engine *e, const gpu *g, const text *texts) {
 }
 
 /* Enqueue what a kernel does behind a boundary or gate: read the table's entries of the plane. */
-static void copy_entries(const engine *e, const gpu *g, const kvt_lane_device *device, const text *t, uint16_t plane) {
+static void copy_entries(const engine *e, const gpu *g, const text *t, uint16_t plane) {
     for (uint32_t i = first_needed(plane, t->tokens); i < PAGES; i++) {
-        const uint64_t entry = device->table + 4 * ((uint64_t)block_of(e, t, i) * PLANES + plane);
+        const uint64_t entry = e->view.device_table + 4 * ((uint64_t)block_of(e, t, i) * PLANES + plane);
         const uint64_t to = (uint64_t)(uintptr_t)g->pinned + PINNED_OWN + 4 * (plane * PAGES + i);
         CUDA(g->copy(to, entry, 4, g->stream));
     }
@@ -195,23 +182,23 @@ static void begin_missing(const engine *e, const gpu *g, const text *t) {
 }
 
 /* The stream waits at boundaries. A page may be evicted from the next boundary on. */
-static void asynchronous(const engine *e, const gpu *g, const kvt_lane_device *device, const text *t) {
+static void asynchronous(const engine *e, const gpu *g, const text *t) {
     begin_missing(e, g, t);
     for (uint16_t plane = 0; plane < PLANES; plane++) {
         OK(kvt_lane_boundary_async(e->lane, plane));
-        copy_entries(e, g, device, t, plane);
+        copy_entries(e, g, t, plane);
         check_entries(e, g, t, plane);
     }
     OK(kvt_lane_end(e->lane));
 }
 
 /* A graph is captured once; its gates wait for the pages of each later step. */
-static void gated(const engine *e, const gpu *g, const kvt_lane_device *device, const text *t) {
+static void gated(const engine *e, const gpu *g, const text *t) {
     void *graph, *step;
     CUDA(g->capture(g->stream, 0 /* global */));
     for (uint16_t plane = 0; plane < PLANES; plane++) {
         OK(kvt_lane_gate(e->lane, plane));
-        copy_entries(e, g, device, t, plane);
+        copy_entries(e, g, t, plane);
     }
     CUDA(g->captured(g->stream, &graph));
     CUDA(g->instantiate(&step, graph, 0));
@@ -237,12 +224,12 @@ int main(int argc, char **argv) {
         texts[s].parts = 1;
         OK(kvt_channel_create_seq(e.channel, &texts[s].seq));
     }
-    const kvt_lane_device device = bind_lane(&e, &g, texts[0].seq);
+    bind_lane(&e, &g, texts[0].seq);
     grow(&e, &g, texts);
     too_large(&e, &g, texts);
     const kvt_stats before = engine_stats(&e);
-    for (int round = 0; round < ROUNDS; round++) asynchronous(&e, &g, &device, &texts[round % SEQS]);
-    gated(&e, &g, &device, &texts[0]);
+    for (int round = 0; round < ROUNDS; round++) asynchronous(&e, &g, &texts[round % SEQS]);
+    gated(&e, &g, &texts[0]);
     const kvt_stats stats = engine_stats(&e);
     CHECK(stats.steps == before.steps + 2 * ROUNDS && stats.steps_resident == before.steps_resident);
     CHECK(stats.bytes_host_to_tier0 > before.bytes_host_to_tier0);

@@ -65,7 +65,7 @@ static inline engine engine_attach_mapped(const char *socket, uint32_t blocks, u
     OK(kvt_lane_open(e.client, 0, &e.lane));
     OK(kvt_lane_get_view(e.lane, &e.view));
     CHECK(e.view.planes_count == PLANES && e.view.page_tokens == PAGE_TOKENS);
-    CHECK(e.view.table != NULL);
+    CHECK(e.view.table != NULL && e.view.device_table == 0 && e.view.device_status == 0);
     return e;
 }
 
@@ -126,6 +126,13 @@ static inline void *frame_address(const engine *e, uint32_t plane, uint32_t fram
     const uint32_t own = frame - layout->first_frame;
     if (own < layout->frames) return layout->base + (size_t)own * layout->stride;
     return (void *)(uintptr_t)((const uint64_t *)(uintptr_t)layout->mapped_pages)[own - layout->frames];
+}
+
+/* Return the frame of a page, as of the lane's last boundary. */
+static inline uint32_t frame_of(const engine *e, uint32_t block, uint32_t plane) {
+    const uint32_t entry = e->view.table[(size_t)block * PLANES + plane];
+    CHECK(entry != 0);
+    return entry - 1;
 }
 
 /* Read all pages that one plane needs of all sequences, in as many passes as needed; each page exactly once. */

@@ -10,17 +10,16 @@ static void child(const engine *e, uint32_t seq, kvt_pin *pin, const char *socke
     kvt_channel *channel;
     kvt_lane *lane;
     kvt_pass pass;
-    const void *page;
+    void *page;
     const kvt_step_seq step = {.seq = seq, .tokens = 1};
-    FAILS(kvt_channel_nop(e->channel, 0), KVT_EFORK, "process");
-    EXPECT(kvt_client_check(e->client), KVT_EFORK);
+    FAILS(round_trip(e->channel, 0), KVT_EFORK, "process");
     EXPECT(kvt_channel_create_seq(e->channel, &word), KVT_EFORK);
     EXPECT(kvt_channel_drop_seq(e->channel, seq), KVT_EFORK);
     EXPECT(kvt_channel_commit(e->channel, seq, 1), KVT_EFORK);
     EXPECT(kvt_channel_release(e->channel, pin), KVT_EFORK);
     EXPECT(kvt_lane_begin(e->lane, &step, 1), KVT_EFORK);
     EXPECT(kvt_lane_boundary(e->lane, 0, &pass), KVT_EFORK);
-    EXPECT(kvt_lane_get_page(e->lane, seq, 0, 0, &page), KVT_EFORK);
+    EXPECT(kvt_lane_get_writable_page(e->lane, seq, 0, 0, &page), KVT_EFORK);
     EXPECT(kvt_lane_end(e->lane), KVT_EFORK);
     kvt_lane_view view;
     EXPECT(kvt_lane_get_view(e->lane, &view), KVT_EFORK);
@@ -36,7 +35,7 @@ static void child(const engine *e, uint32_t seq, kvt_pin *pin, const char *socke
     text t = text_new(&own, 77, 10, 2);
     read_step(&own, &t, 1);
     engine_detach(&own);
-    EXPECT(kvt_channel_nop(e->channel, 0), KVT_EFORK);
+    EXPECT(round_trip(e->channel, 0), KVT_EFORK);
 }
 
 int main(int argc, char **argv) {
@@ -61,7 +60,7 @@ int main(int argc, char **argv) {
         int status;
         CHECK(waitpid(pid, &status, 0) == pid);
         CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-        OK(kvt_channel_nop(e.channel, 0));
+        OK(round_trip(e.channel, 0));
         if (within) {
             for (uint32_t plane = 0; plane < PLANES; plane++) read_plane(&e, plane, &t, 1);
             OK(kvt_lane_end(e.lane));

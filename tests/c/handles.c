@@ -2,7 +2,6 @@
 #include "engine.h"
 
 static void versions(void) {
-    CHECK(kvt_abi_version() == KVT_ABI_VERSION);
     CHECK(strchr(kvt_version(), '.') != NULL);
     CHECK(strcmp(kvt_strerror(KVT_OK), "ok") == 0);
     for (int32_t code = 0; code <= KVT_EDEVICE; code++) {
@@ -24,12 +23,12 @@ static void older_programs(void) {
     kvt_client *client = NULL;
     for (old.struct_size = 104; old.struct_size <= 176; old.struct_size += 8) {
         FAILS(kvt_attach((const kvt_options *)(const void *)&old, &client), KVT_EVERSION, "the program uses C ABI 2");
-        CHECK(strstr(kvt_last_error(), "has C ABI 4") != NULL);
+        CHECK(strstr(kvt_last_error(), "has C ABI 5") != NULL);
     }
     uint32_t frames[CLASSES];
     kvt_options o = options_for("/nonexistent/kvtide.sock", 4, frames);
-    o.abi_version = 3;
-    FAILS(kvt_attach(&o, &client), KVT_EVERSION, "the program uses C ABI 3, this library");
+    o.abi_version = 4;
+    FAILS(kvt_attach(&o, &client), KVT_EVERSION, "the program uses C ABI 4, this library");
     o.abi_version = 0;
     FAILS(kvt_attach(&o, &client), KVT_EVERSION, "the program uses C ABI 0, this library");
     CHECK(client == NULL);
@@ -41,14 +40,13 @@ static void no_handles(void) {
     kvt_channel *channel = NULL;
     kvt_lane *lane = NULL;
     uint32_t word;
-    FAILS(kvt_detach(client), KVT_EINVAL, "NULL");
-    FAILS(kvt_client_check(client), KVT_EINVAL, "kvt_client");
+    FAILS(kvt_detach(client), KVT_EINVAL, "the kvt_client is NULL");
     FAILS(kvt_channel_open(client, 0, &channel), KVT_EINVAL, "NULL");
     FAILS(kvt_channel_open(client, 0, NULL), KVT_EINVAL, "`channel`");
     FAILS(kvt_lane_open(client, 0, &lane), KVT_EINVAL, "NULL");
     FAILS(kvt_channel_close(channel), KVT_EINVAL, "kvt_channel");
     FAILS(kvt_lane_close(lane), KVT_EINVAL, "kvt_lane");
-    FAILS(kvt_channel_nop(channel, 0), KVT_EINVAL, "NULL");
+    FAILS(round_trip(channel, 0), KVT_EINVAL, "NULL");
     FAILS(kvt_channel_create_seq(channel, &word), KVT_EINVAL, "NULL");
     FAILS(kvt_channel_create_seq(channel, NULL), KVT_EINVAL, "`seq`");
     FAILS(kvt_lane_begin(lane, NULL, 1), KVT_EINVAL, "`seqs`");
@@ -61,7 +59,7 @@ static void no_handles(void) {
 
     /* An address is not a handle and is never dereferenced. */
     char something[64] = {0};
-    FAILS(kvt_channel_nop((kvt_channel *)(void *)something, 0), KVT_EINVAL, "is not a kvt_channel");
+    FAILS(round_trip((kvt_channel *)(void *)something, 0), KVT_EINVAL, "is not a kvt_channel");
     FAILS(kvt_detach((kvt_client *)(uintptr_t)8), KVT_EINVAL, "is not a kvt_client");
     FAILS(kvt_lane_end((kvt_lane *)UINTPTR_MAX), KVT_EINVAL, "is not a kvt_lane");
 }

@@ -11,5 +11,5 @@ int main() {
     options.abi_version = KVT_ABI_VERSION;
     kvt_client *client = nullptr;
     const kvt_status status = kvt_attach(&options, &client);
-    return kvt_abi_version() == KVT_ABI_VERSION && status == KVT_EINVAL && client == nullptr ? 0 : 1;
+    return status == KVT_EINVAL && client == nullptr ? 0 : 1;
 }

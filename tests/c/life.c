@@ -2,19 +2,12 @@
 #include "engine.h"
 
 static void layout(const engine *e) {
-    kvt_layout layout;
-    memset(&layout, 0, sizeof layout);
-    layout.struct_size = sizeof layout;
-    OK(kvt_client_get_layout(e->client, &layout));
-    CHECK(layout.page_tokens == PAGE_TOKENS && layout.planes_count == PLANES);
-    CHECK(e->view.table_len == (uint64_t)layout.blocks_max * PLANES);
-    CHECK(layout.planes[0].size_class == 0 && layout.planes[1].size_class == 0 && layout.planes[2].size_class == 1);
-    CHECK(layout.planes[0].base == layout.planes[1].base && layout.planes[2].page_bytes == 1000);
-    CHECK(layout.planes[2].stride == 1024);
-    void *address;
-    OK(kvt_client_get_frame(e->client, layout.planes[2].first_frame, &address));
-    CHECK(address == layout.planes[2].base);
-    FAILS(kvt_client_get_frame(e->client, layout.planes[2].first_frame + layout.planes[2].frames, &address), KVT_ERANGE, "frame");
+    const kvt_plane_layout *places = e->view.planes;
+    CHECK(e->view.table_len > 0 && e->view.table_len % PLANES == 0);
+    CHECK(places[0].size_class == 0 && places[1].size_class == 0 && places[2].size_class == 1);
+    CHECK(places[0].base == places[1].base && places[0].frames == 24 && places[1].first_frame == places[0].first_frame);
+    CHECK(places[2].page_bytes == 1000 && places[2].stride == 1024 && places[2].frames == 12);
+    CHECK(places[0].mapped_frames == 0 && places[0].mapped_pages == 0);
 }
 
 /* More pages than tier 0 holds: the first pages leave it and are loaded again. */
@@ -51,6 +44,20 @@ static void resident(engine *e) {
     const kvt_stats after = engine_stats(e);
     CHECK(after.steps_resident == before.steps_resident + 10);
     CHECK(after.messages_before_steps == before.messages_before_steps);
+    OK(kvt_channel_drop_seq(e->channel, t.seq));
+}
+
+/* Tier 0 gives memory back and gets it again. */
+static void resize(engine *e) {
+    const uint32_t all = e->view.planes[0].frames;
+    text t = text_new(e, 25, 3, 3);
+    uint32_t frames;
+    OK(kvt_channel_resize_tier0(e->channel, 0, all - 4, 0, &frames));
+    CHECK(frames == all - 4);
+    read_step(e, &t, 1);
+    OK(kvt_channel_resize_tier0(e->channel, 0, all, 0, &frames));
+    CHECK(frames == all);
+    read_step(e, &t, 1);
     OK(kvt_channel_drop_seq(e->channel, t.seq));
 }
 
@@ -152,6 +159,8 @@ static void publish_and_map(engine *e) {
 static void park_and_resume(engine *e) {
     text idle = text_new(e, 18, 4, 4);
     OK(kvt_channel_park(e->channel, idle.seq, 1000));
+    const kvt_step_seq step = {.seq = idle.seq, .tokens = idle.tokens};
+    EXPECT(kvt_lane_begin(e->lane, &step, 1), KVT_ESTATE); /* parked */
     text busy = text_new(e, 19, 30, 2); /* takes all frames in the meantime */
     read_step(e, &busy, 1);
     OK(kvt_channel_drop_seq(e->channel, busy.seq));
@@ -174,18 +183,14 @@ static void pins(engine *e) {
     read_step(e, &held, 1);
     for (uint32_t i = 0; i < 2; i++) {
         for (uint32_t plane = 0; plane < PLANES; plane++) {
-            OK(kvt_lane_get_frame(e->lane, blocks[i], (uint16_t)plane, &frames[i][plane]));
+            frames[i][plane] = frame_of(e, blocks[i], plane);
         }
     }
     OK(kvt_channel_advise(e->channel, held.seq, 0, 2, KVT_ADVICE_DONTNEED, 0));
     text other = text_new(e, 21, 30, 2);
     read_step(e, &other, 1);
     for (uint32_t i = 0; i < 2; i++) {
-        for (uint32_t plane = 0; plane < PLANES; plane++) {
-            uint32_t frame;
-            OK(kvt_lane_get_frame(e->lane, blocks[i], (uint16_t)plane, &frame));
-            CHECK(frame == frames[i][plane]);
-        }
+        for (uint32_t plane = 0; plane < PLANES; plane++) CHECK(frame_of(e, blocks[i], plane) == frames[i][plane]);
     }
     OK(kvt_channel_release(e->channel, pin));
     FAILS(kvt_channel_release(e->channel, pin), KVT_ESTATE, "release");
@@ -197,10 +202,9 @@ static void pins(engine *e) {
 int main(int argc, char **argv) {
     CHECK(argc > 1);
     engine e = engine_attach(argv[1], 12);
-    OK(kvt_client_check(e.client));
-    OK(kvt_channel_nop(e.channel, 0));
     layout(&e);
     resident(&e);
+    resize(&e);
     beyond_tier0(&e);
     fork_and_truncate(&e);
     grow(&e);

@@ -36,27 +36,28 @@ int main(int argc, char **argv) {
     OK(kvt_channel_store(channel, 0, NULL, hashes, own, BLOCKS, KVT_LEVEL_PUBLISHED, 0, failed, &count));
 
     OK(kvt_relay_open(client, &relay));
-    OK(kvt_relay_share(relay, hashes, BLOCKS, 60 * SECOND, &question));
+    OK(kvt_relay_ask(relay, KVT_QUESTION_SHARE, hashes, BLOCKS, 60 * SECOND, &question));
     CHECK(question != 0); /* an engine may use 0 for "no question" */
     kvt_answer answer = ended(relay, question);
     CHECK(answer.blocks == BLOCKS);
-    OK(kvt_relay_await(relay, hashes, BLOCKS, 60 * SECOND, &question));
+    OK(kvt_relay_ask(relay, KVT_QUESTION_AWAIT, hashes, BLOCKS, 60 * SECOND, &question));
     CHECK(ended(relay, question).blocks == BLOCKS);
-    OK(kvt_relay_recall(relay, hashes, BLOCKS, 60 * SECOND, &question));
+    OK(kvt_relay_ask(relay, KVT_QUESTION_RECALL, hashes, BLOCKS, 60 * SECOND, &question));
     CHECK(ended(relay, question).blocks == BLOCKS);
-    OK(kvt_relay_recall(relay, &unknown, 1, 60 * SECOND, &question));
+    OK(kvt_relay_ask(relay, KVT_QUESTION_RECALL, &unknown, 1, 60 * SECOND, &question));
     answer = ended(relay, question);
     CHECK(answer.blocks == 0 && answer.within_us == 0);
     FAILS(kvt_relay_poll(relay, question, 0, &answer), KVT_ENOTFOUND, "no such question");
-    OK(kvt_relay_recall(relay, hashes, BLOCKS, 60 * SECOND, &question));
+    OK(kvt_relay_ask(relay, KVT_QUESTION_RECALL, hashes, BLOCKS, 60 * SECOND, &question));
     OK(kvt_relay_forget(relay, question));
     FAILS(kvt_relay_poll(relay, question, 0, &answer), KVT_ENOTFOUND, "no such question");
     OK(kvt_relay_note(relay, hashes, BLOCKS, tokens, "adapter"));
 
-    FAILS(kvt_relay_recall(relay, &none, 1, SECOND, &question), KVT_EINVAL, "hash of 0");
-    FAILS(kvt_relay_recall(relay, hashes, 0, SECOND, &question), KVT_EINVAL, "at least one hash");
-    FAILS(kvt_relay_recall(relay, hashes, 1, SECOND, NULL), KVT_EINVAL, "question");
-    FAILS(kvt_relay_recall(NULL, hashes, 1, SECOND, &question), KVT_EINVAL, "kvt_relay");
+    FAILS(kvt_relay_ask(relay, KVT_QUESTION_RECALL, &none, 1, SECOND, &question), KVT_EINVAL, "hash of 0");
+    FAILS(kvt_relay_ask(relay, KVT_QUESTION_RECALL, hashes, 0, SECOND, &question), KVT_EINVAL, "at least one hash");
+    FAILS(kvt_relay_ask(relay, KVT_QUESTION_RECALL, hashes, 1, SECOND, NULL), KVT_EINVAL, "question");
+    FAILS(kvt_relay_ask(relay, 3, hashes, 1, SECOND, &question), KVT_EINVAL, "kvt_question_kind");
+    FAILS(kvt_relay_ask(NULL, KVT_QUESTION_RECALL, hashes, 1, SECOND, &question), KVT_EINVAL, "kvt_relay");
     options.token_file = getenv("KVTIDE_TEST_TOKEN");
     OK(kvt_attach(&options, &tenant));
     kvt_relay *nobody;

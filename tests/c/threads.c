@@ -20,7 +20,6 @@ static void *work(void *argument) {
         const text both[2] = {a, b};
         read_step(&e, both, 2);
         read_step(&e, both, 2);
-        OK(kvt_client_check(e.client));
         (void)engine_stats(&e);
         OK(kvt_channel_drop_seq(e.channel, a.seq));
         OK(kvt_channel_drop_seq(e.channel, b.seq));

@@ -3,7 +3,6 @@
 use super::client::{self, kvt_client};
 use super::entry::{array, check_out, entry, string, write};
 use super::error::Fault;
-use super::space::timeout;
 use super::status::kvt_status;
 use super::table::{Exclusive, ExclusiveUse, Table};
 use kvtide_client::Channel;
@@ -197,21 +196,5 @@ pub unsafe extern "C" fn kvt_channel_trace(channel: *mut kvt_channel, traceparen
             c.channel.trace(context.map_err(|error| Fault::new(Status::Invalid, error.to_string()))?)?;
         }
         Ok(())
-    })
-}
-
-/// Make a round trip to the daemon, without effect.
-///
-/// @param channel  Channel.
-/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
-/// @return `KVT_OK`; `KVT_ETIMEDOUT`; `KVT_EDAEMON`.
-/// Thread safety: one thread per channel at a time.
-/// Example: `kvt_channel_nop(channel, 1000000);`
-#[unsafe(no_mangle)]
-pub extern "C" fn kvt_channel_nop(channel: *mut kvt_channel, timeout_us: u64) -> kvt_status {
-    entry("kvt_channel_nop", || {
-        let mut c = enter(channel)?;
-        let timeout = timeout(timeout_us, c.timeout);
-        Ok(c.channel.nop(timeout)?)
     })
 }

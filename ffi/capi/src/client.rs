@@ -9,7 +9,6 @@ use super::space::{kvt_options, path, read_options};
 use super::status::kvt_status;
 use super::table::{Shared, SharedUse, Table};
 use kvtide_client::Client;
-use kvtide_wire::status::Status;
 use std::ffi::c_char;
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,8 +84,7 @@ pub unsafe extern "C" fn kvt_attach(options: *const kvt_options, client: *mut *m
 /// @return `KVT_OK`; `KVT_ESTATE` if the daemon is alive, a channel or lane is open, or a reattach has already
 ///     succeeded; otherwise as `kvt_attach`. After an error the call can be repeated.
 /// Thread safety: any thread.
-/// Example: `if (kvt_client_check(client) == KVT_EDAEMON) status = kvt_reattach(client, "/run/kvtide/kvtide.sock",
-///     &fresh);`
+/// Example: `if (status == KVT_EDAEMON) status = kvt_reattach(client, "/run/kvtide/kvtide.sock", &fresh);`
 ///
 /// # Safety
 /// `socket` must be a NUL-terminated string, `fresh` must be valid for a write.
@@ -121,22 +119,6 @@ pub extern "C" fn kvt_detach(client: *mut kvt_client) -> kvt_status {
     entry("kvt_detach", || {
         enter(client)?.client.detach();
         CLIENTS.close(client)
-    })
-}
-
-/// Report whether the session's daemon is alive, as far as is known.
-///
-/// @param client  Session.
-/// @return `KVT_OK` if it is; `KVT_EDAEMON` if the session has ended.
-/// Thread safety: any thread.
-/// Example: `if (kvt_client_check(client) == KVT_EDAEMON) reattach();`
-#[unsafe(no_mangle)]
-pub extern "C" fn kvt_client_check(client: *const kvt_client) -> kvt_status {
-    entry("kvt_client_check", || {
-        if enter(client)?.client.alive() {
-            return Ok(());
-        }
-        Err(Fault::new(Status::Daemon, "the session has ended; tier 0 stays readable"))
     })
 }
 

@@ -5,31 +5,7 @@
 
 use super::entry::entry;
 use super::lane::{kvt_lane, with_lane};
-use super::sized::{self, Sized32};
 use super::status::kvt_status;
-
-/// Device addresses of a lane's table and status word, fixed while the lane is open: CUDA graphs may contain them. Set
-/// `struct_size` before the call.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvt_lane_device {
-    /// `sizeof(kvt_lane_device)`: later versions are longer.
-    pub struct_size: u32,
-    /// Entries of the table.
-    pub entries: u32,
-    /// Device address of the lane's table: the entry of `block * planes_count + plane` is 0 if the page is not in tier
-    /// 0, otherwise its frame + 1.
-    pub table: u64,
-    /// Device address of 4 bytes: 0, or the status of the step's first boundary that failed while the stream waited for
-    /// it. Kernels that see a nonzero value write nothing.
-    pub status: u64,
-}
-
-// SAFETY: repr(C), `struct_size` first, integers only.
-unsafe impl Sized32 for kvt_lane_device {
-    const BYTES_MIN: usize = 24;
-}
-const _: () = assert!(size_of::<kvt_lane_device>() == 24);
 
 /// Bind a lane to a stream of the device that holds tier 0. Enqueue all work that reads or writes the lane's pages on
 /// this stream, between `kvt_lane_begin` and `kvt_lane_end`.
@@ -51,25 +27,6 @@ pub unsafe extern "C" fn kvt_lane_bind(lane: *mut kvt_lane, stream: u64) -> kvt_
     entry("kvt_lane_bind", || {
         // SAFETY: this function's own contract.
         with_lane(lane, |l| unsafe { on::bind(l, stream) })
-    })
-}
-
-/// Return the device addresses of the lane's table and status word.
-///
-/// @param lane  Lane.
-/// @param device  Set `struct_size` before the call; receives the addresses.
-/// @return `KVT_OK`; `KVT_ESTATE` if tier 0 is not on a device.
-/// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_device device = {.struct_size = sizeof device}; kvt_lane_get_device(lane, &device);`
-///
-/// # Safety
-/// `device` must be valid for reads and writes of `device->struct_size` bytes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_lane_get_device(lane: *mut kvt_lane, device: *mut kvt_lane_device) -> kvt_status {
-    entry("kvt_lane_get_device", || {
-        let found = with_lane(lane, on::device)?;
-        // SAFETY: the caller's contract.
-        unsafe { sized::fill("device", device, &found) }
     })
 }
 
@@ -138,10 +95,8 @@ pub extern "C" fn kvt_lane_check(lane: *mut kvt_lane) -> kvt_status {
 
 #[cfg(feature = "cuda")]
 mod on {
-    use super::kvt_lane_device;
     use crate::error::Fault;
-    use kvtide_client::{Lane, cuda::LaneDevice};
-    use kvtide_wire::status::Status;
+    use kvtide_client::Lane;
 
     /// Bind a lane.
     ///
@@ -150,12 +105,6 @@ mod on {
     pub unsafe fn bind(lane: &mut Lane, stream: u64) -> Result<(), Fault> {
         // SAFETY: the caller's contract is that of `kvt_lane_bind`.
         Ok(unsafe { lane.bind(stream) }?)
-    }
-
-    pub fn device(lane: &mut Lane) -> Result<kvt_lane_device, Fault> {
-        let none = || Fault::new(Status::State, "tier 0 of this session is not on a device");
-        let LaneDevice { table, entries, status } = lane.device().ok_or_else(none)?;
-        Ok(kvt_lane_device { struct_size: 0, entries, table, status })
     }
 
     pub fn boundary_async(lane: &mut Lane, plane: u16) -> Result<(), Fault> {
@@ -177,7 +126,6 @@ mod on {
 
 #[cfg(not(feature = "cuda"))]
 mod on {
-    use super::kvt_lane_device;
     use crate::error::Fault;
     use kvtide_client::Lane;
     use kvtide_wire::status::Status;
@@ -191,10 +139,6 @@ mod on {
     /// # Safety
     /// As of `kvt_lane_bind`.
     pub unsafe fn bind(_: &mut Lane, _: u64) -> Result<(), Fault> {
-        Err(none())
-    }
-
-    pub fn device(_: &mut Lane) -> Result<kvt_lane_device, Fault> {
         Err(none())
     }
 

@@ -9,7 +9,7 @@
  *     for each plane:
  *         write the KV of the new tokens                 kvt_lane_get_writable_page
  *         do kvt_lane_boundary(lane, plane, &pass)       get the pages that are readable now
- *            attend over pass.all or pass.ready          kvt_view_page, kvt_lane_get_page
+ *            attend over pass.all or pass.ready          kvt_view_page
  *         while (!pass.last)
  *     kvt_lane_end, kvt_channel_commit                   end the step, make its tokens final
  *

@@ -97,6 +97,13 @@ pub struct kvt_lane_view {
     pub planes_count: u32,
     /// Tokens of a page.
     pub page_tokens: u32,
+    /// Device address of a copy of the table, for kernels on the lane's stream (`kvtide_cuda.h`). CUDA graphs may contain
+    /// it. 0 if tier 0 is not on a device.
+    pub device_table: u64,
+    /// Device address of 4 bytes: 0, or the status of the step's first boundary that failed while the stream waited for
+    /// it. Kernels that see a nonzero value write nothing. CUDA graphs may contain the address. 0 if tier 0 is not on a
+    /// device.
+    pub device_status: u64,
 }
 
 /// Open lane `index` of the session. A lane has one handle at a time.
@@ -215,6 +222,18 @@ pub extern "C" fn kvt_lane_end(lane: *mut kvt_lane) -> kvt_status {
     entry("kvt_lane_end", || Ok(LANES.enter(lane)?.lane.end()?))
 }
 
+/// Return the device addresses of a lane's table and status word; 0 if tier 0 is not on a device.
+#[cfg(feature = "cuda")]
+fn device_words(lane: &Lane) -> (u64, u64) {
+    lane.device().map_or((0, 0), |device| (device.table, device.status))
+}
+
+/// Return zeroes: without CUDA, tier 0 is plain memory.
+#[cfg(not(feature = "cuda"))]
+fn device_words(_: &Lane) -> (u64, u64) {
+    (0, 0)
+}
+
 /// Return the data for `kvt_view_page`. One call suffices while the lane is open.
 ///
 /// @param lane  Lane.
@@ -231,78 +250,19 @@ pub unsafe extern "C" fn kvt_lane_get_view(lane: *const kvt_lane, view: *mut kvt
         check_out("view", view)?;
         let l = LANES.enter(lane)?;
         let table = l.lane.table();
-        let whole = &l.layout.whole;
+        let layout = &l.layout;
+        let (device_table, device_status) = device_words(&l.lane);
         let filled = kvt_lane_view {
             table: table.as_ptr(),
             table_len: table.len() as u64,
-            planes: whole.planes,
-            planes_count: whole.planes_count,
-            page_tokens: whole.page_tokens,
+            planes: layout.planes.as_ptr(),
+            planes_count: layout.planes.len() as u32,
+            page_tokens: layout.page_tokens,
+            device_table,
+            device_status,
         };
         // SAFETY: the caller's contract.
         unsafe { write("view", view, filled) }
-    })
-}
-
-/// Return the frame that holds the page of `block` in `plane`, as of the lane's last boundary.
-///
-/// @param lane  Lane.
-/// @param block  Block id, from `kvt_client_get_seq_blocks`.
-/// @param plane  Plane, below `kvt_options.planes_count`.
-/// @param frame  Receives the frame number.
-/// @return `KVT_OK`; `KVT_ENOTFOUND` if the page is not in tier 0.
-/// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_get_frame(lane, blocks[i], plane, &frame);`
-///
-/// # Safety
-/// `frame` must be valid for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_lane_get_frame(
-    lane: *const kvt_lane,
-    block: u32,
-    plane: u16,
-    frame: *mut u32,
-) -> kvt_status {
-    entry("kvt_lane_get_frame", || {
-        check_out("frame", frame)?;
-        let found = LANES.enter(lane)?.lane.pte(block, plane);
-        let found = found.ok_or_else(|| {
-            Fault::new(Status::NotFound, format!("the lane's table shows no frame for block {block}, plane {plane}"))
-        })?;
-        // SAFETY: the caller's contract.
-        unsafe { write("frame", frame, found) }
-    })
-}
-
-/// Return the address of a readable page of a sequence in this lane's step: `page_bytes` of the plane, aligned to 64
-/// bytes. Valid until the lane's next begin, boundary or end.
-///
-/// @param lane  Lane.
-/// @param seq  Sequence of the lane's step.
-/// @param index  Block index within the sequence.
-/// @param plane  Plane, below `kvt_options.planes_count`.
-/// @param page  Receives the address.
-/// @return `KVT_OK`; `KVT_ENOTFOUND` if the page is not readable now, the sequence is not in the step, or tier 0 is on
-///     a device.
-/// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_get_page(lane, seq, index, plane, &page);`
-///
-/// # Safety
-/// `page` must be valid for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_lane_get_page(
-    lane: *const kvt_lane,
-    seq: u32,
-    index: u32,
-    plane: u16,
-    page: *mut *const c_void,
-) -> kvt_status {
-    entry("kvt_lane_get_page", || {
-        check_out("page", page)?;
-        let l = LANES.enter(lane)?;
-        let found = l.lane.page(seq, index, plane).ok_or_else(|| absent(seq, index, plane, "readable"))?;
-        // SAFETY: the caller's contract.
-        unsafe { write("page", page, found.as_ptr().cast()) }
     })
 }
 
@@ -331,13 +291,11 @@ pub unsafe extern "C" fn kvt_lane_get_writable_page(
     entry("kvt_lane_get_writable_page", || {
         check_out("page", page)?;
         let mut l = LANES.enter(lane)?;
-        let found = l.lane.page_mut(seq, index, plane).ok_or_else(|| absent(seq, index, plane, "writable"))?;
+        let found = l.lane.page_mut(seq, index, plane).ok_or_else(|| {
+            let what = format!("block {index} of sequence {seq} is not writable in plane {plane} on this lane now");
+            Fault::new(Status::NotFound, what)
+        })?;
         // SAFETY: the caller's contract.
         unsafe { write("page", page, found.as_mut_ptr().cast()) }
     })
-}
-
-fn absent(seq: u32, index: u32, plane: u16, how: &str) -> Fault {
-    let what = format!("block {index} of sequence {seq} is not {how} in plane {plane} on this lane now");
-    Fault::new(Status::NotFound, what)
 }

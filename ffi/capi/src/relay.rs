@@ -22,12 +22,25 @@ pub struct kvt_relay {
     _opaque: [u8; 0],
 }
 
+/// Kind of a question to a relay.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum kvt_question_kind {
+    /// Bring a prefix in from the store. The daemon then has its blocks as if an engine had stored them: look them up
+    /// once the answer is there.
+    KVT_QUESTION_RECALL = 0,
+    /// Bring in a prefix that another machine is sharing just now: the relay asks the store until all of it is there.
+    KVT_QUESTION_AWAIT = 1,
+    /// Copy a cached prefix out to the store, so that other machines can have it. The answer comes when the store has it.
+    KVT_QUESTION_SHARE = 2,
+}
+
 /// Answer of a relay.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct kvt_answer {
-    /// Of a recall: blocks of the prefix that the daemon has; before the end, that it is expected to have. Of a share:
-    /// blocks that the store has.
+    /// Of a recall or await: blocks of the prefix that the daemon has; before the end, that it is expected to have. Of a
+    /// share: blocks that the store has.
     pub blocks: u32,
     /// Zero.
     pub reserved: u32,
@@ -41,33 +54,21 @@ fn enter(relay: *mut kvt_relay) -> Result<ExclusiveUse<Relay>, Fault> {
     RELAYS.enter(relay)
 }
 
-/// Ask a question.
-///
-/// # Safety
-/// `hashes` must be valid for reads of `count` elements, `question` for a write.
-unsafe fn ask(
-    relay: *mut kvt_relay,
-    what: fn(&mut Relay, &[u128], Duration) -> Option<u32>,
-    (hashes, count): (*const kvt_hash, u32),
-    wait_us: u64,
-    question: *mut u32,
-) -> Result<(), Fault> {
-    check_out("question", question)?;
-    // SAFETY: this function's own contract.
-    let hashes = unsafe { self::hashes(hashes, count) }?;
-    match hashes.as_slice() {
-        [] => return Err(Fault::new(Status::Invalid, "a question needs at least one hash")),
-        hashes if hashes.contains(&0) => {
-            return Err(Fault::new(Status::Invalid, "a hash of 0 is reserved for \"no block\""));
-        }
-        _ => {}
+/// Ask a question of the client.
+type Ask = fn(&mut Relay, &[u128], Duration) -> Option<u32>;
+
+const QUESTIONS: [(kvt_question_kind, Ask); 3] = [
+    (kvt_question_kind::KVT_QUESTION_RECALL, Relay::recall),
+    (kvt_question_kind::KVT_QUESTION_AWAIT, Relay::await_shared),
+    (kvt_question_kind::KVT_QUESTION_SHARE, Relay::share),
+];
+const _: () = {
+    let mut i = 0;
+    while i < QUESTIONS.len() {
+        assert!(QUESTIONS[i].0 as usize == i);
+        i += 1;
     }
-    let mut relay = enter(relay)?;
-    let asked = what(&mut relay, &hashes, Duration::from_micros(wait_us));
-    let asked = asked.ok_or_else(|| Fault::new(Status::Again, relay.refusal().to_owned()))?;
-    // SAFETY: this function's own contract.
-    unsafe { write("question", question, asked) }
-}
+};
 
 /// Open a connection to the relay that the daemon names. It connects with its first question.
 ///
@@ -103,88 +104,48 @@ pub extern "C" fn kvt_relay_close(relay: *mut kvt_relay) -> kvt_status {
     entry("kvt_relay_close", || RELAYS.close(relay))
 }
 
-/// Ask the relay to bring a prefix in from the store. The daemon then has its blocks as if an engine had stored them:
-/// look them up once the answer is there.
+/// Ask the relay about a prefix. `kvt_relay_poll` has the answer.
 ///
 /// @param relay  Connection.
+/// @param kind  A `kvt_question_kind`.
 /// @param hashes  Hashes of the prefix's blocks, from its first block on. The first 8,000 are asked for.
 /// @param count  Number of hashes.
 /// @param wait_us  Microseconds until the answer is of no use any more, at most an hour.
 /// @param question  Receives the number of the question, for `kvt_relay_poll`; never 0.
 /// @return `KVT_OK`; `KVT_EAGAIN` if the relay cannot be asked now (`kvt_last_error` has the reason): compute the prefix;
-///     `KVT_EINVAL` if there is no hash, or one of 0.
+///     `KVT_EINVAL` if there is no hash, or one of 0, or `kind` is not a `kvt_question_kind`.
 /// Thread safety: one thread at a time.
-/// Example: `if (kvt_relay_recall(relay, hashes, count, 2000 * 1000, &question) == KVT_OK) ask_again_later();`
+/// Example: `kvt_relay_ask(relay, KVT_QUESTION_RECALL, hashes, count, 2000 * 1000, &question);`
 ///
 /// # Safety
 /// `hashes` must be valid for reads of `count` elements, `question` for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_relay_recall(
+pub unsafe extern "C" fn kvt_relay_ask(
     relay: *mut kvt_relay,
+    kind: u32,
     hashes: *const kvt_hash,
     count: u32,
     wait_us: u64,
     question: *mut u32,
 ) -> kvt_status {
-    entry("kvt_relay_recall", || {
+    entry("kvt_relay_ask", || {
+        check_out("question", question)?;
+        let invalid = |why: String| Fault::new(Status::Invalid, why);
+        let found = QUESTIONS.get(kind as usize).copied();
+        let (_, ask) = found.ok_or_else(|| invalid(format!("`kind` is {kind}, not a kvt_question_kind")))?;
         // SAFETY: the caller's contract.
-        unsafe { ask(relay, Relay::recall, (hashes, count), wait_us, question) }
-    })
-}
-
-/// Ask the relay to bring in a prefix that another machine is sharing just now: it asks the store until all of it is there.
-///
-/// @param relay  Connection.
-/// @param hashes  Hashes of the prefix's blocks, from its first block on. The first 8,000 are asked for.
-/// @param count  Number of hashes.
-/// @param wait_us  Microseconds until the answer is of no use any more, at most an hour.
-/// @param question  Receives the number of the question, for `kvt_relay_poll`; never 0.
-/// @return As `kvt_relay_recall`.
-/// Thread safety: one thread at a time.
-/// Example: `kvt_relay_await(relay, hashes, count, 5000 * 1000, &question);`
-///
-/// # Safety
-/// `hashes` must be valid for reads of `count` elements, `question` for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_relay_await(
-    relay: *mut kvt_relay,
-    hashes: *const kvt_hash,
-    count: u32,
-    wait_us: u64,
-    question: *mut u32,
-) -> kvt_status {
-    entry("kvt_relay_await", || {
+        let hashes = unsafe { self::hashes(hashes, count) }?;
+        if hashes.is_empty() {
+            return Err(invalid("a question needs at least one hash".to_owned()));
+        }
+        if hashes.contains(&0) {
+            return Err(invalid("a hash of 0 is reserved for \"no block\"".to_owned()));
+        }
+        let mut relay = enter(relay)?;
+        let asked = ask(&mut relay, &hashes, Duration::from_micros(wait_us));
+        let asked = asked.ok_or_else(|| Fault::new(Status::Again, relay.refusal().to_owned()))?;
         // SAFETY: the caller's contract.
-        unsafe { ask(relay, Relay::await_shared, (hashes, count), wait_us, question) }
-    })
-}
-
-/// Ask the relay to copy a cached prefix out to the store, so that other machines can have it. Its answer comes when the
-/// store has it.
-///
-/// @param relay  Connection.
-/// @param hashes  Hashes of the prefix's blocks, from its first block on, all of them cached. The first 8,000 are shared.
-/// @param count  Number of hashes.
-/// @param wait_us  Microseconds until the answer is of no use any more, at most an hour.
-/// @param question  Receives the number of the question, for `kvt_relay_poll`; never 0.
-/// @return `KVT_OK`; `KVT_EAGAIN` if the relay cannot be asked now (`kvt_last_error` has the reason); `KVT_EINVAL` if there
-///     is no hash, or one of 0.
-/// Thread safety: one thread at a time.
-/// Example: `kvt_relay_share(relay, hashes, count, 5000 * 1000, &question);`
-///
-/// # Safety
-/// `hashes` must be valid for reads of `count` elements, `question` for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_relay_share(
-    relay: *mut kvt_relay,
-    hashes: *const kvt_hash,
-    count: u32,
-    wait_us: u64,
-    question: *mut u32,
-) -> kvt_status {
-    entry("kvt_relay_share", || {
-        // SAFETY: the caller's contract.
-        unsafe { ask(relay, Relay::share, (hashes, count), wait_us, question) }
+        unsafe { write("question", question, asked) }
     })
 }
 

@@ -1,7 +1,7 @@
 //! Requests and completions of a channel, as data.
 //!
-//! A request is a tagged union: `kind` says which member of `args` applies. The kinds are numbered here, and
-//! numbers of deleted kinds stay free; they are not the codes of the rings, which change with the protocol.
+//! A request is a tagged union: `kind` says which member of `args` applies. The kinds are numbered here, without holes;
+//! they are not the codes of the rings, which change with the protocol.
 
 use super::blocks::kvt_lease_info;
 use super::channel::kvt_hash;
@@ -13,15 +13,12 @@ use kvtide_wire::status::Status;
 use std::ffi::c_void;
 
 /// Kind of a request: the member of `kvt_request.args` that applies, and the member of `kvt_completion.result` that is
-/// set.
+/// set. 0 is not a kind.
 ///
-/// Each kind has a blocking function of the same name, which describes it. Kinds up to `KVT_REQUEST_STORE` belong to
-/// the block API, the others to paged sequences.
+/// Each kind has a blocking function of the same name, which describes it.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvt_request_kind {
-    /// A round trip without effect. No member, no result.
-    KVT_REQUEST_NOP = 0,
     /// `args.lookup`, `result.lookup`.
     KVT_REQUEST_LOOKUP = 1,
     /// `args.lease`, `result.lease`.
@@ -30,54 +27,34 @@ pub enum kvt_request_kind {
     KVT_REQUEST_LOAD = 3,
     /// `args.store`, `result.store`.
     KVT_REQUEST_STORE = 4,
-    /// `args.reserve`; no result.
-    KVT_REQUEST_RESERVE = 6,
-    /// `args.fork`; `result.child` is the new sequence.
-    KVT_REQUEST_FORK = 8,
-    /// `args.truncate`; no result.
-    KVT_REQUEST_TRUNCATE = 9,
-    /// `args.publish`; `result.level` is the `kvt_level` reached.
-    KVT_REQUEST_PUBLISH = 10,
-    /// `args.attach_prefix`; `result.blocks` is the number of blocks attached.
-    KVT_REQUEST_ATTACH_PREFIX = 11,
-    /// `args.park`; no result.
-    KVT_REQUEST_PARK = 12,
-    /// `args.resume`; no result.
-    KVT_REQUEST_RESUME = 13,
-    /// `args.advise`; no result.
-    KVT_REQUEST_ADVISE = 14,
     /// `args.acquire`; `result.pin` is the pin.
-    KVT_REQUEST_ACQUIRE = 15,
-    /// `args.resize_tier0`; `result.frames` is the number of frames that the class has now.
-    KVT_REQUEST_RESIZE_TIER0 = 16,
+    KVT_REQUEST_ACQUIRE = 5,
 }
 
 impl kvt_request_kind {
-    const ALL: [kvt_request_kind; 15] = [
-        kvt_request_kind::KVT_REQUEST_NOP,
+    const ALL: [kvt_request_kind; 5] = [
         kvt_request_kind::KVT_REQUEST_LOOKUP,
         kvt_request_kind::KVT_REQUEST_LEASE,
         kvt_request_kind::KVT_REQUEST_LOAD,
         kvt_request_kind::KVT_REQUEST_STORE,
-        kvt_request_kind::KVT_REQUEST_RESERVE,
-        kvt_request_kind::KVT_REQUEST_FORK,
-        kvt_request_kind::KVT_REQUEST_TRUNCATE,
-        kvt_request_kind::KVT_REQUEST_PUBLISH,
-        kvt_request_kind::KVT_REQUEST_ATTACH_PREFIX,
-        kvt_request_kind::KVT_REQUEST_PARK,
-        kvt_request_kind::KVT_REQUEST_RESUME,
-        kvt_request_kind::KVT_REQUEST_ADVISE,
         kvt_request_kind::KVT_REQUEST_ACQUIRE,
-        kvt_request_kind::KVT_REQUEST_RESIZE_TIER0,
     ];
 
     pub(crate) fn of(code: u32) -> Result<kvt_request_kind, Fault> {
-        let found = Self::ALL.into_iter().find(|kind| *kind as u32 == code);
+        let found = Self::ALL.iter().copied().find(|kind| *kind as u32 == code);
         found.ok_or_else(|| {
             Fault::new(Status::Invalid, format!("`request->kind` is {code}, not a kvt_request_kind of this library"))
         })
     }
 }
+
+const _: () = {
+    let mut i = 0;
+    while i < kvt_request_kind::ALL.len() {
+        assert!(kvt_request_kind::ALL[i] as usize == i + 1); // no holes
+        i += 1;
+    }
+};
 
 /// Arguments of a lookup (`kvt_channel_lookup`).
 #[repr(C)]
@@ -141,88 +118,6 @@ pub struct kvt_store_request {
     pub reserved: u32,
 }
 
-/// Arguments of a reserve or truncate (`kvt_channel_reserve`, `kvt_channel_truncate`).
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvt_tokens_request {
-    /// Sequence.
-    pub seq: u32,
-    /// Zero.
-    pub reserved: u32,
-    /// Total tokens of the sequence: to have room for, or to keep.
-    pub tokens: u64,
-}
-
-/// Arguments of a fork or resume (`kvt_channel_fork`, `kvt_channel_resume`).
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvt_seq_request {
-    /// Sequence.
-    pub seq: u32,
-    /// Zero.
-    pub reserved: u32,
-}
-
-/// Arguments of a publish (`kvt_channel_publish`).
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvt_publish_request {
-    /// Hash of the block before the first one; NULL if `first` is 0.
-    pub parent: *const kvt_hash,
-    /// `count` hashes, one for each block.
-    pub hashes: *const kvt_hash,
-    /// Number of blocks.
-    pub count: u32,
-    /// Sequence.
-    pub seq: u32,
-    /// Index of the first block in the sequence.
-    pub first: u32,
-    /// A `kvt_level`.
-    pub level: u32,
-}
-
-/// Arguments of the attachment of a cached prefix (`kvt_channel_attach_prefix`).
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvt_attach_prefix_request {
-    /// `count` hashes of the blocks of a prompt, in order.
-    pub hashes: *const kvt_hash,
-    /// Number of hashes.
-    pub count: u32,
-    /// Sequence.
-    pub seq: u32,
-}
-
-/// Arguments of a park (`kvt_channel_park`).
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvt_park_request {
-    /// Sequence.
-    pub seq: u32,
-    /// Zero.
-    pub reserved: u32,
-    /// Microseconds until the sequence is expected back; 0: unknown.
-    pub due_us: u64,
-}
-
-/// Arguments of a hint (`kvt_channel_advise`).
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvt_advise_request {
-    /// Sequence.
-    pub seq: u32,
-    /// Index of the first block.
-    pub first: u32,
-    /// Number of blocks.
-    pub count: u32,
-    /// A `kvt_advice`.
-    pub advice: u32,
-    /// Priority (0 to 255) or remaining tokens; otherwise ignored.
-    pub value: u32,
-    /// Zero.
-    pub reserved: u32,
-}
-
 /// Pages pinned in tier 0. The handle is a number of its session, not an address; a pin that was released is
 /// recognised.
 pub struct kvt_pin {
@@ -251,16 +146,6 @@ impl kvt_range {
     }
 }
 
-/// Arguments of a change of tier 0's size (`kvt_channel_resize_tier0`).
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvt_resize_tier0_request {
-    /// Size class, below `kvt_options.classes_count`.
-    pub size_class: u32,
-    /// Number of frames.
-    pub frames: u32,
-}
-
 /// Arguments of a request: the member that `kvt_request.kind` names.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -273,26 +158,8 @@ pub union kvt_request_args {
     pub load: kvt_load_request,
     /// `KVT_REQUEST_STORE`.
     pub store: kvt_store_request,
-    /// `KVT_REQUEST_RESERVE`.
-    pub reserve: kvt_tokens_request,
-    /// `KVT_REQUEST_FORK`.
-    pub fork: kvt_seq_request,
-    /// `KVT_REQUEST_TRUNCATE`.
-    pub truncate: kvt_tokens_request,
-    /// `KVT_REQUEST_PUBLISH`.
-    pub publish: kvt_publish_request,
-    /// `KVT_REQUEST_ATTACH_PREFIX`.
-    pub attach_prefix: kvt_attach_prefix_request,
-    /// `KVT_REQUEST_PARK`.
-    pub park: kvt_park_request,
-    /// `KVT_REQUEST_RESUME`.
-    pub resume: kvt_seq_request,
-    /// `KVT_REQUEST_ADVISE`.
-    pub advise: kvt_advise_request,
     /// `KVT_REQUEST_ACQUIRE`.
     pub acquire: kvt_range,
-    /// `KVT_REQUEST_RESIZE_TIER0`.
-    pub resize_tier0: kvt_resize_tier0_request,
     /// The size of the union in every version, so that a new kind changes no layout. Not used.
     pub reserved: [u64; 10],
 }
@@ -367,16 +234,8 @@ pub union kvt_result {
     pub load: kvt_copy_result,
     /// `KVT_REQUEST_STORE`.
     pub store: kvt_store_result,
-    /// `KVT_REQUEST_ATTACH_PREFIX`: number of blocks.
-    pub blocks: u32,
-    /// `KVT_REQUEST_FORK`: the new sequence.
-    pub child: u32,
-    /// `KVT_REQUEST_PUBLISH`: the `kvt_level` reached.
-    pub level: u32,
     /// `KVT_REQUEST_ACQUIRE`.
     pub pin: *mut kvt_pin,
-    /// `KVT_REQUEST_RESIZE_TIER0`: number of frames.
-    pub frames: u32,
     /// The size of the union in every version, so that the result of a new kind changes no layout.
     pub reserved: [u64; 4],
 }

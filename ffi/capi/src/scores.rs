@@ -6,7 +6,7 @@ use super::error::Fault;
 use super::lane::{kvt_lane, with_lane};
 use super::space::timeout;
 use super::status::kvt_status;
-use kvtide_client::{Contract, DigestOptions, Element, KeyLayout, Omission, ScoreKind};
+use kvtide_client::{Contract, DigestOptions, Element, KeyLayout, Omission};
 use kvtide_wire::status::Status;
 
 /// Reading contract: how much of a sequence attention must read.
@@ -18,18 +18,6 @@ pub enum kvt_contract {
     /// The best pages: `value` thousandths of a plane's pages, 1 to 1000. The attention of the omitted pages is
     /// estimated.
     KVT_CONTRACT_APPROX = 1,
-}
-
-/// Meaning of scores.
-#[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum kvt_score_kind {
-    /// Shares of attention that the step's pages received.
-    KVT_SCORE_MASS = 0,
-    /// Shares that digests estimate for the step's own query.
-    KVT_SCORE_QUERY = 1,
-    /// Shares that digests estimate for a guess of the query of a later plane.
-    KVT_SCORE_AHEAD = 2,
 }
 
 /// Type of the numbers of queries, keys, values and outputs.
@@ -105,6 +93,18 @@ impl kvt_digests {
         };
         Ok(DigestOptions { keys, pages: self.pages, groups: self.groups })
     }
+}
+
+/// Reports that can have an effect for a sequence of the open step.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct kvt_wants {
+    /// `kvt_lane_report_ahead`: true if the sequence is read under `KVT_CONTRACT_APPROX` and not all of its pages are in
+    /// tier 0.
+    pub ahead: bool,
+    /// `kvt_lane_report_mass`: false under `KVT_CONTRACT_EXACT`. Under `KVT_CONTRACT_APPROX` true, or, if all pages of the
+    /// sequence are in tier 0, true in every eighth step of the lane and false in the others.
+    pub mass: bool,
 }
 
 /// Pages and attention that a step omitted, for one sequence and plane.
@@ -201,7 +201,7 @@ pub unsafe extern "C" fn kvt_lane_report_query(
 /// @param count  As `kvt_lane_report_query`.
 /// @return As `kvt_lane_report_query`.
 /// Thread safety: one thread per lane at a time.
-/// Example: `if (wants) kvt_lane_report_ahead(lane, seq, plane + 1, queries, heads * head_dim);`
+/// Example: `if (wants.ahead) kvt_lane_report_ahead(lane, seq, plane + 1, queries, heads * head_dim);`
 ///
 /// # Safety
 /// `queries` must be valid for `count` reads.
@@ -220,85 +220,32 @@ pub unsafe extern "C" fn kvt_lane_report_ahead(
     })
 }
 
-/// Report whether `kvt_lane_report_ahead` can have an effect for a sequence of the open step, so that a look-ahead
-/// query is worth computing.
+/// Return which reports can have an effect for a sequence of the open step, so that the others are not computed.
 ///
 /// @param lane  Lane.
 /// @param seq  Sequence of the lane's step.
-/// @param wants  Receives true if the sequence is read under `KVT_CONTRACT_APPROX` and not all of its pages are in tier
-///     0, otherwise false.
+/// @param wants  Receives the reports.
 /// @return `KVT_OK`; `KVT_ESTATE` if no step is open or the sequence is not in it.
 /// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_wants_ahead(lane, seq, &wants);`
+/// Example: `kvt_lane_get_wants(lane, seq, &wants);`
 ///
 /// # Safety
 /// `wants` must be valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_lane_wants_ahead(lane: *mut kvt_lane, seq: u32, wants: *mut bool) -> kvt_status {
-    entry("kvt_lane_wants_ahead", || {
+pub unsafe extern "C" fn kvt_lane_get_wants(lane: *mut kvt_lane, seq: u32, wants: *mut kvt_wants) -> kvt_status {
+    entry("kvt_lane_get_wants", || {
         check_out("wants", wants)?;
-        let found = with_lane(lane, |lane| Ok(lane.wants_ahead(seq)?))?;
+        let found =
+            with_lane(lane, |lane| Ok(kvt_wants { ahead: lane.wants_ahead(seq)?, mass: lane.wants_mass(seq)? }))?;
         // SAFETY: the caller's contract.
         unsafe { write("wants", wants, found) }
-    })
-}
-
-/// Report whether `kvt_lane_report_sums` and `kvt_lane_report_mass` can have an effect for a sequence of the open step,
-/// so that shares per page are worth computing.
-///
-/// @param lane  Lane.
-/// @param seq  Sequence of the lane's step.
-/// @param wants  Receives false under `KVT_CONTRACT_EXACT`. Under `KVT_CONTRACT_APPROX`: true, or, if all pages of the
-///     sequence are in tier 0, true in every eighth step of the lane and false in the others.
-/// @return `KVT_OK`; `KVT_ESTATE` if no step is open or the sequence is not in it.
-/// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_wants_mass(lane, seq, &wants);`
-///
-/// # Safety
-/// `wants` must be valid for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_lane_wants_mass(lane: *mut kvt_lane, seq: u32, wants: *mut bool) -> kvt_status {
-    entry("kvt_lane_wants_mass", || {
-        check_out("wants", wants)?;
-        let found = with_lane(lane, |lane| Ok(lane.wants_mass(seq)?))?;
-        // SAFETY: the caller's contract.
-        unsafe { write("wants", wants, found) }
-    })
-}
-
-/// Report what each query head of `kvt_lane_report_query` has read of a sequence, in the plane of the last boundary.
-/// Call it before `kvt_lane_report_mass`: the estimate under `KVT_CONTRACT_APPROX` becomes more precise. With tier 0 on
-/// a device it has no effect.
-///
-/// @param lane  Lane.
-/// @param seq  Sequence of the lane's step.
-/// @param plane  Plane, below `kvt_options.planes_count`.
-/// @param sums  For each of `count` query heads the natural logarithm of the sum of exponentials of all its scores, as
-///     attention kernels return it.
-/// @param count  Number of query heads.
-/// @return `KVT_OK`; `KVT_ESTATE` if `plane` is not that of the last boundary, or its query was not reported;
-///     `KVT_ERANGE` if there is not one sum for each query head.
-/// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_report_sums(lane, seq, plane, sums, heads);`
-///
-/// # Safety
-/// `sums` must be valid for `count` reads.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_lane_report_sums(
-    lane: *mut kvt_lane,
-    seq: u32,
-    plane: u16,
-    sums: *const f32,
-    count: u32,
-) -> kvt_status {
-    entry("kvt_lane_report_sums", || {
-        // SAFETY: the caller's contract.
-        let sums = unsafe { array("sums", sums, count as usize) }?;
-        with_lane(lane, |lane| Ok(lane.sums(seq, plane, sums)?))
     })
 }
 
 /// Report the attention that each page of a sequence received in the plane of the last boundary.
+///
+/// With `sums` the estimate of the omitted attention under `KVT_CONTRACT_APPROX` is more precise. With tier 0 on a
+/// device they have no effect.
 ///
 /// @param lane  Lane.
 /// @param seq  Sequence of the lane's step.
@@ -306,13 +253,17 @@ pub unsafe extern "C" fn kvt_lane_report_sums(
 /// @param shares  By page index, for `count` pages: the page's share of the attention over all pages that were read, as
 ///     mean over query heads; NaN for pages that were not read.
 /// @param count  Number of pages, at least those of the sequence.
-/// @return `KVT_OK`; `KVT_ERANGE` if there are fewer shares than pages, or there is no such plane; `KVT_ESTATE` as
-///     `kvt_lane_report_query`.
+/// @param sums  NULL, or for each of `sums_count` query heads of `kvt_lane_report_query` the natural logarithm of the
+///     sum of exponentials of all its scores, as attention kernels return it.
+/// @param sums_count  Number of query heads; 0 without sums.
+/// @return `KVT_OK`; `KVT_ERANGE` if there are fewer shares than pages, not one sum for each query head, or no such
+///     plane; `KVT_ESTATE` as `kvt_lane_report_query`, and, with sums, if `plane` is not that of the last boundary or its
+///     query was not reported.
 /// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_report_mass(lane, seq, plane, shares, pages);`
+/// Example: `if (wants.mass) kvt_lane_report_mass(lane, seq, plane, shares, pages, sums, heads);`
 ///
 /// # Safety
-/// `shares` must be valid for `count` reads.
+/// `shares` must be valid for `count` reads, `sums` for `sums_count`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_lane_report_mass(
     lane: *mut kvt_lane,
@@ -320,44 +271,19 @@ pub unsafe extern "C" fn kvt_lane_report_mass(
     plane: u16,
     shares: *const f32,
     count: u32,
+    sums: *const f32,
+    sums_count: u32,
 ) -> kvt_status {
     entry("kvt_lane_report_mass", || {
         // SAFETY: the caller's contract.
-        let shares = unsafe { array("shares", shares, count as usize) }?;
-        with_lane(lane, |lane| Ok(lane.mass(seq, plane, shares)?))
-    })
-}
-
-/// Publish scores that the engine has computed itself. `kvt_lane_report_query`, `kvt_lane_report_ahead` and
-/// `kvt_lane_report_mass` publish theirs themselves.
-///
-/// @param lane  Lane.
-/// @param kind  A `kvt_score_kind`.
-/// @param seq  Sequence of the lane's step.
-/// @param plane  Plane, below `kvt_options.planes_count`.
-/// @param shares  By page index, for `count` pages: the page's share; NaN: unknown.
-/// @param count  Number of pages, at least those of the sequence.
-/// @return `KVT_OK`; `KVT_EINVAL` if `kind` is not a `kvt_score_kind`; otherwise as `kvt_lane_report_query`.
-/// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_report_scores(lane, KVT_SCORE_MASS, seq, plane, shares, pages);`
-///
-/// # Safety
-/// `shares` must be valid for `count` reads.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_lane_report_scores(
-    lane: *mut kvt_lane,
-    kind: u32,
-    seq: u32,
-    plane: u16,
-    shares: *const f32,
-    count: u32,
-) -> kvt_status {
-    entry("kvt_lane_report_scores", || {
-        let kind = ScoreKind::ALL.get(kind as usize).copied();
-        let kind = kind.ok_or_else(|| Fault::new(Status::Invalid, "`kind` is not a kvt_score_kind"))?;
-        // SAFETY: the caller's contract.
-        let shares = unsafe { array("shares", shares, count as usize) }?;
-        with_lane(lane, |lane| Ok(lane.scores(kind, seq, plane, shares)?))
+        let (shares, sums) =
+            unsafe { (array("shares", shares, count as usize)?, array("sums", sums, sums_count as usize)?) };
+        with_lane(lane, |lane| {
+            if !sums.is_empty() {
+                lane.sums(seq, plane, sums)?;
+            }
+            Ok(lane.mass(seq, plane, shares)?)
+        })
     })
 }
 

@@ -38,7 +38,7 @@ const _: () = {
     assert!(kvt_advice::KVT_ADVICE_REMAINING as u16 == Advice::Remaining(0).code().0);
 };
 
-pub(crate) fn advice(code: u32, value: u32) -> Result<Advice, Fault> {
+fn advice(code: u32, value: u32) -> Result<Advice, Fault> {
     Advice::from_code(u16::try_from(code).unwrap_or(u16::MAX), value.into()).map_err(|status| {
         let why = match status {
             Status::Range => format!("`value` is {value}; a priority is at most 255"),
@@ -275,7 +275,7 @@ pub unsafe extern "C" fn kvt_channel_attach_prefix(
 /// @param due_us  Microseconds until the sequence is expected back; 0: unknown. The daemon loads its pages by then, as
 ///     far as there is room.
 /// @return `KVT_OK`; `KVT_ESTATE` if the sequence is in a lane's step; `KVT_EAGAIN` if a request that changes it is in
-///     flight, or the ring is full. Errors of the daemon are reported by `KVT_REQUEST_PARK` only.
+///     flight, or the ring is full. Errors of the daemon are not reported; the sequence stays parked.
 /// Thread safety: one thread per channel at a time.
 /// Example: `kvt_channel_park(channel, seq, 1500000);` parks it for an expected 1.5 s.
 #[unsafe(no_mangle)]

@@ -6,7 +6,6 @@ use super::entry::{Optional, array, check_out, entry, write};
 use super::error::{Fault, remember};
 use super::pin;
 use super::request::{kvt_completion, kvt_lookup_result, kvt_request, kvt_request_kind, kvt_result, kvt_store_result};
-use super::sequences::advice;
 use super::sized;
 use super::space::timeout;
 use super::status::kvt_status;
@@ -23,10 +22,6 @@ impl kvt_completion {
         let mut result = kvt_result { reserved: [0; 4] };
         let filled = done.result.map_err(Fault::from).and_then(|outcome| {
             match outcome {
-                Outcome::Seq(seq) => result.child = seq,
-                Outcome::Level(level) => result.level = level_code(level) as u32,
-                Outcome::Blocks(blocks) => result.blocks = blocks as u32,
-                Outcome::Frames(frames) => result.frames = frames,
                 Outcome::Pin(pin) => result.pin = pin::handle(pin)?,
                 Outcome::Prefix(found) => {
                     result.lookup =
@@ -44,8 +39,13 @@ impl kvt_completion {
                         return Err(fault);
                     }
                 }
-                // No kind requests a single round of a lookup, nor what only relays do.
-                Outcome::Done | Outcome::Events(_) => {}
+                // Results of requests that have no kind.
+                Outcome::Done
+                | Outcome::Blocks(_)
+                | Outcome::Seq(_)
+                | Outcome::Level(_)
+                | Outcome::Frames(_)
+                | Outcome::Events(_) => {}
             }
             Ok(())
         });
@@ -98,7 +98,6 @@ pub unsafe extern "C" fn kvt_channel_submit(
         let wanted = unsafe {
             let args = &r.args;
             match kind {
-                kvt_request_kind::KVT_REQUEST_NOP => Request::Nop,
                 kvt_request_kind::KVT_REQUEST_LOOKUP => {
                     let a = args.lookup;
                     zero("lookup", a.reserved)?;
@@ -125,53 +124,7 @@ pub unsafe extern "C" fn kvt_channel_submit(
                     let blocks = array("request->args.store.blocks", a.blocks, a.count as usize)?;
                     Request::Store { first: a.first, parent, hashes: &list, blocks, level }
                 }
-                kvt_request_kind::KVT_REQUEST_RESERVE => {
-                    let a = args.reserve;
-                    zero("reserve", a.reserved)?;
-                    Request::Reserve { seq: a.seq, tokens: a.tokens }
-                }
-                kvt_request_kind::KVT_REQUEST_FORK => {
-                    let a = args.fork;
-                    zero("fork", a.reserved)?;
-                    Request::Fork { seq: a.seq }
-                }
-                kvt_request_kind::KVT_REQUEST_TRUNCATE => {
-                    let a = args.truncate;
-                    zero("truncate", a.reserved)?;
-                    Request::Truncate { seq: a.seq, tokens: a.tokens }
-                }
-                kvt_request_kind::KVT_REQUEST_PUBLISH => {
-                    let a = args.publish;
-                    let (parent, level) = (parent(a.parent)?, level(a.level)?);
-                    list = hashes(a.hashes, a.count)?;
-                    Request::Publish { seq: a.seq, first: a.first, parent, hashes: &list, level }
-                }
-                kvt_request_kind::KVT_REQUEST_ATTACH_PREFIX => {
-                    let a = args.attach_prefix;
-                    list = hashes(a.hashes, a.count)?;
-                    Request::AttachPrefix { seq: a.seq, hashes: &list, looked_up: false }
-                }
-                kvt_request_kind::KVT_REQUEST_PARK => {
-                    let a = args.park;
-                    zero("park", a.reserved)?;
-                    Request::Park { seq: a.seq, due: Duration::from_micros(a.due_us) }
-                }
-                kvt_request_kind::KVT_REQUEST_RESUME => {
-                    let a = args.resume;
-                    zero("resume", a.reserved)?;
-                    Request::Resume { seq: a.seq }
-                }
-                kvt_request_kind::KVT_REQUEST_ADVISE => {
-                    let a = args.advise;
-                    zero("advise", a.reserved)?;
-                    let advice = advice(a.advice, a.value)?;
-                    Request::Advise { seq: a.seq, first: a.first, count: a.count, advice }
-                }
                 kvt_request_kind::KVT_REQUEST_ACQUIRE => Request::Acquire { range: args.acquire.pages() },
-                kvt_request_kind::KVT_REQUEST_RESIZE_TIER0 => {
-                    let a = args.resize_tier0;
-                    Request::Tier0Resize { class: a.size_class as usize, frames: a.frames }
-                }
             }
         };
         let mut c = enter(channel)?;

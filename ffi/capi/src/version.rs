@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_char};
 ///
 /// A library with the same number runs programs that were compiled with this header. Within one number, functions are
 /// only added and structures only grow at their end.
-pub const KVT_ABI_VERSION: u32 = 4;
+pub const KVT_ABI_VERSION: u32 = 5;
 
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
     Ok(version) => version,
@@ -21,15 +21,4 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_version() -> *const c_char {
     VERSION.as_ptr()
-}
-
-/// Return the `KVT_ABI_VERSION` that the library was built with. `kvt_attach` refuses a program that was compiled for
-/// another version; compare the numbers earlier to report it in your own way.
-///
-/// @return The version.
-/// Thread safety: any thread.
-/// Example: `if (kvt_abi_version() != KVT_ABI_VERSION) return 1;`
-#[unsafe(no_mangle)]
-pub extern "C" fn kvt_abi_version() -> u32 {
-    KVT_ABI_VERSION
 }

@@ -32,7 +32,7 @@ const CAPI: [Header; 3] = [
         includes: &[],
         head: "src/head.h",
         tail: None,
-        types: &["kvt_plane_kind", "kvt_level", "kvt_request_kind"],
+        types: &["kvt_plane_kind", "kvt_level", "kvt_question_kind", "kvt_request_kind"],
         declares: "\n/// Digests of keys: see `kvtide_paged.h`.\ntypedef struct kvt_digests kvt_digests;",
     },
     Header {
@@ -42,7 +42,7 @@ const CAPI: [Header; 3] = [
         includes: &["kvtide.h"],
         head: "src/head_paged.h",
         tail: Some("src/tail_paged.h"),
-        types: &["kvt_advice", "kvt_contract", "kvt_score_kind", "kvt_element", "kvt_digests"],
+        types: &["kvt_advice", "kvt_contract", "kvt_element", "kvt_digests"],
         declares: "",
     },
     Header {

@@ -13,7 +13,9 @@ beside = Path(sys.executable).parent
 for command in ([beside / "kvtided"], [beside / "kvtide"], [beside / "kvtide-relay"], [sys.executable, "-m", "kvtide.daemon"]):
     subprocess.run([*command, "--version"], check=True)
 assert find_kvtided() == beside / "kvtided", find_kvtided()
-ctypes.CDLL(str(Path(kvtide.__file__).with_name("lib") / "libkvtide.so")).kvt_strerror
+library = ctypes.CDLL(str(Path(kvtide.__file__).with_name("lib") / "libkvtide.so"))
+library.kvt_version.restype = ctypes.c_char_p
+assert library.kvt_version().decode() == kvtide.__version__, library.kvt_version()
 
 
 class Memory:
