@@ -128,7 +128,7 @@ fn dependent_defaults(file: &str, raw: &mut RawConfig, machine: &Machine) -> Res
                 value: format!("tiers.nvme.disks[{index}].capacity = {capacity}"),
                 expected: format!("a size, because that of {} cannot be determined: {error}", place.path().display()),
             };
-            room::disk(*capacity, place, reserve, slab, machine).map(Capacity::Bytes).map_err(refused)
+            room::disk(*capacity, place, reserve, slab, machine.disk_bytes).map(Capacity::Bytes).map_err(refused)
         })?;
     }
     let smallest = nvme.disks.iter().filter_map(|disk| Extent::number(disk.capacity_bytes.get()?)).min();

@@ -1,7 +1,7 @@
 //! Capacities that depend on the machine: "max" and percentages of a disk, percentages of the memory, in bytes.
 
 use super::constants;
-use super::{Capacity, Machine, Place, Reserve};
+use super::{Capacity, Place, Reserve};
 use kvtide_format::{STORE_FILE, SUPERBLOCK_BYTES, Superblock};
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
@@ -22,20 +22,21 @@ struct Room {
 /// Return the capacity of a disk in bytes.
 ///
 /// The default and "max" keep the capacity of the store that is there, so that its blocks are found again, even if other files have
-/// taken some of its room. Otherwise they are all that is free. `slab` is the slab size, if it is given.
+/// taken some of its room. Otherwise they are all that is free. `slab` is the slab size, if it is given;
+/// `known`, the bytes of each disk, if they are not to be measured.
 pub(super) fn disk(
     capacity: Capacity,
     place: Place<'_>,
     reserve: Reserve,
     slab: Option<u64>,
-    machine: &Machine,
+    known: Option<u64>,
 ) -> io::Result<u64> {
     let share = match capacity {
         Capacity::Bytes(bytes) => return Ok(bytes),
         Capacity::Percent(percent) => Some(percent),
         Capacity::Max => None,
     };
-    let room = match (machine.disk_bytes, place) {
+    let room = match (known, place) {
         (Some(bytes), _) => Room { total: bytes, free: bytes, store: None },
         (None, Place::Dir(dir)) => directory(dir, reserve)?,
         // The daemon serves without a disk that is missing, so its size limits nothing.
@@ -118,10 +119,11 @@ mod tests {
         fs::create_dir_all(&dir).unwrap();
         let system = rustix::fs::statvfs(&dir).unwrap();
         let (total, free) = (system.f_blocks * system.f_frsize, system.f_bavail * system.f_frsize);
-        let disk = |capacity, reserve| disk(capacity, Place::Dir(&dir), reserve, None).unwrap();
+        let disk = |capacity, reserve| disk(capacity, Place::Dir(&dir), reserve, None, None).unwrap();
         assert_eq!(disk(Capacity::Bytes(7), Reserve::Bytes(0)), 7);
         assert_eq!(disk(Capacity::Percent(25), Reserve::Bytes(0)), part(total, 25));
-        let missing = super::disk(Capacity::Max, Place::Device(&dir.join("none")), Reserve::Bytes(0), None).unwrap();
+        let missing =
+            super::disk(Capacity::Max, Place::Device(&dir.join("none")), Reserve::Bytes(0), None, None).unwrap();
         assert_eq!(missing, constants::DISK_BYTES_MAX);
         // Other programs may write to the file system meanwhile.
         let (all, half) = (disk(Capacity::Max, Reserve::Bytes(0)), disk(Capacity::Max, Reserve::Bytes(free / 2)));
@@ -137,7 +139,7 @@ mod tests {
         // One that cannot be read is not taken for none. (A directory opens, and its reads fail.)
         let unreadable = dir.join("unreadable");
         fs::create_dir_all(unreadable.join(STORE_FILE)).unwrap();
-        assert!(super::disk(Capacity::Max, Place::Dir(&unreadable), Reserve::Bytes(0), None).is_err());
+        assert!(super::disk(Capacity::Max, Place::Dir(&unreadable), Reserve::Bytes(0), None, None).is_err());
         // Also if it no longer fits beside the reserve.
         assert_eq!(disk(Capacity::Max, Reserve::Bytes(free)), 64 << 20);
         fs::remove_dir_all(&dir).unwrap();
