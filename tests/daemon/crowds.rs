@@ -85,7 +85,7 @@ fn a_user_in_no_domain_is_refused_before_it_says_anything() {
 #[test]
 fn where_tokens_are_accepted_strangers_have_few_places_and_keep_no_one_out() {
     let name = "where_tokens_are_accepted_strangers_have_few_places_and_keep_no_one_out";
-    let files = Files::new("crowd");
+    let files = Files::new();
     let patient = "[limits]\nhandshakes_max = 64\n[daemon]\nhandshake_ms = 60000\n";
     let mut daemon = open_daemon(&files.config().replace("[daemon]\n", patient));
     let path = daemon.socket().to_owned();

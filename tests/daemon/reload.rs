@@ -172,15 +172,15 @@ fn tenants_come_and_go_and_tokens_change() {
 
 #[test]
 fn whoever_asks_for_a_reload_learns_its_result() {
-    let dir = std::env::temp_dir().join(format!("kvtide-reload-{}", std::process::id()));
-    fs::create_dir_all(&dir).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
     let file = dir.join("kvtided.toml");
     fs::write(&file, "[limits]\nsessions_max = 7\n").unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_kvtided"))
         .args(["--host-bytes", "64MiB", "--slab-bytes", "1MiB", "--http", "", "--config"])
         .arg(&file)
         .arg("--dir")
-        .arg(&dir)
+        .arg(dir)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -205,5 +205,4 @@ fn whoever_asks_for_a_reload_learns_its_result() {
     assert!(line(RELOADED).ends_with("kvtided.toml is in effect"));
     child.kill().unwrap();
     child.wait().unwrap();
-    fs::remove_dir_all(&dir).unwrap();
 }

@@ -11,8 +11,9 @@ use kvtide_nvme::{
 };
 use kvtide_rt::mail::mailbox;
 use kvtide_tiering::api::Status;
-use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
+use tempfile::TempDir;
 
 const BOUND: Duration = Duration::from_secs(30);
 const REGION: u64 = 1 << 20;
@@ -20,28 +21,27 @@ const REGIONS: u32 = 4;
 
 /// The host thread's regions, over one disk in a temporary directory.
 struct Rig {
-    dir: PathBuf,
+    dir: Rc<TempDir>,
     disk: Option<DiskThread>,
     told: Receiver<DiskEvent>,
     regions: Regions,
 }
 
 impl Rig {
-    fn new(name: &str) -> Rig {
-        Rig::over(std::env::temp_dir().join(format!("kvtide-host-{}-{name}", std::process::id())))
+    fn new() -> Rig {
+        Rig::over(tempfile::tempdir().unwrap().into())
     }
 
     /// Start the next run over the same file.
-    fn again(mut self) -> Rig {
-        if let Some(disk) = self.disk.take() {
-            disk.end();
-        }
-        Rig::over(std::mem::take(&mut self.dir))
+    fn again(self) -> Rig {
+        let dir = Rc::clone(&self.dir);
+        drop(self);
+        Rig::over(dir)
     }
 
-    fn over(dir: PathBuf) -> Rig {
+    fn over(dir: Rc<TempDir>) -> Rig {
         let settings = Settings {
-            place: Place::Dir(dir.clone()),
+            place: Place::Dir(dir.path().into()),
             capacity_bytes: u64::from(REGIONS) * REGION,
             region_bytes: REGION,
             engine: IoEngine::Threads,
@@ -51,7 +51,7 @@ impl Rig {
         };
         let text = format!(
             "[tiers.nvme]\nslab = {REGION}\n[[tiers.nvme.disks]]\ndir = \"{}\"\ncapacity = {}\nreserve_free = 0\n",
-            dir.display(),
+            dir.path().display(),
             settings.capacity_bytes
         );
         let config = Config::parse("", &text, &Overrides::default(), &Machine::look().unwrap()).unwrap();
@@ -138,9 +138,6 @@ impl Drop for Rig {
         if let Some(disk) = self.disk.take() {
             disk.end();
         }
-        if self.dir.parent().is_some() {
-            let _ = std::fs::remove_dir_all(&self.dir);
-        }
     }
 }
 
@@ -165,7 +162,7 @@ fn left(slab: u32) -> Left {
 
 #[test]
 fn an_unclaimed_region_is_adopted_by_its_space_alone() {
-    let mut rig = Rig::new("unclaimed");
+    let mut rig = Rig::new();
     assert!(rig.join(1, 1).is_empty());
     let region = rig.need(1).unwrap();
     assert!(region.blocks.is_none());
@@ -191,7 +188,7 @@ fn an_unclaimed_region_is_adopted_by_its_space_alone() {
 
 #[test]
 fn what_nobody_comes_for_goes_when_there_is_no_other_room() {
-    let mut rig = Rig::new("evicted");
+    let mut rig = Rig::new();
     rig.join(1, 1);
     let old = rig.need(1).unwrap();
     rig.record(old.grant.region);
@@ -212,7 +209,7 @@ fn what_nobody_comes_for_goes_when_there_is_no_other_room() {
 
 #[test]
 fn a_failed_disk_is_told_to_those_who_hold_slabs_there_and_grants_nothing() {
-    let mut rig = Rig::new("failed");
+    let mut rig = Rig::new();
     rig.join(1, 1);
     let region = rig.need(1).unwrap();
     rig.regions.handle(DiskEvent::Failed { disk: 0, errno: 5 });
