@@ -21,10 +21,7 @@ use std::{
     fs::File,
     os::{fd::AsFd, unix::fs::FileExt},
     path::PathBuf,
-    sync::{
-        atomic::{AtomicU32, Ordering},
-        mpsc::{Receiver, Sender, TryRecvError, channel},
-    },
+    sync::mpsc::{Receiver, Sender, TryRecvError, channel},
     thread::JoinHandle,
     time::Duration,
 };
@@ -88,6 +85,7 @@ pub struct Fake {
     commands: Sender<Command>,
     hellos: Receiver<Hello>,
     thread: Option<JoinHandle<Vec<Submission>>>,
+    _dir: tempfile::TempDir,
 }
 
 fn planes() -> Vec<Plane> {
@@ -114,13 +112,12 @@ pub fn options(socket: PathBuf) -> Options {
 
 impl Fake {
     pub fn start() -> Fake {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("kvtide-fake-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let socket = std::env::temp_dir().join(name);
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = dir.path().join("socket");
         let listener = Listener::bind(&socket, 0o600).expect("listen");
         let ((commands, inbox), (greeted, hellos)) = (channel(), channel());
         let thread = std::thread::spawn(move || Core::serve(&listener, inbox, &greeted));
-        Fake { socket, commands, hellos, thread: Some(thread) }
+        Fake { socket, commands, hellos, thread: Some(thread), _dir: dir }
     }
 
     pub fn attach(&self) -> Client {
@@ -189,10 +186,6 @@ impl Fake {
 impl Drop for Fake {
     fn drop(&mut self) {
         self.die();
-        let _ = std::fs::remove_file(self.socket.with_extension("lock"));
-        let mut lock = self.socket.clone().into_os_string();
-        lock.push(".lock");
-        let _ = std::fs::remove_file(lock);
     }
 }
 
