@@ -375,8 +375,7 @@ fn only_engines_of_the_domain_may_ask() {
 }
 
 fn attach_local(socket: &Path) -> Client {
-    let (name, planes) = ("local".into(), vec![Plane::full(4096)]);
-    let spec = SpaceSpec { name, fingerprint: [7; 32], page_tokens: 16, planes, shards: 1, shard: 0 };
+    let spec = SpaceSpec::new("local", [7; 32], 16, vec![Plane::full(4096)]);
     Client::attach(Options { local: true, ..Options::new(socket.into(), spec, vec![0]) }).unwrap()
 }
 

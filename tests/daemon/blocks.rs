@@ -383,15 +383,7 @@ fn store_and_load(channel: &mut Channel, memory: &mut Memory, prefix: u128) {
 #[test]
 fn a_session_with_window_frames_sends_no_detach_message() {
     let mut daemon = daemon("");
-    let plane = Plane::full(8192);
-    let space = SpaceSpec {
-        name: "windows".into(),
-        fingerprint: [9; 32],
-        page_tokens: 16,
-        planes: vec![plane],
-        shards: 1,
-        shard: 0,
-    };
+    let space = SpaceSpec::new("windows", [9; 32], 16, vec![Plane::full(8192)]);
     for (mapped_frames, says) in [(0, "ended: detached"), (4, "ended: the socket was closed")] {
         let options = Options { mapped_frames, ..Options::new(daemon.socket().into(), space.clone(), vec![8]) };
         drop(Client::attach(options).unwrap());

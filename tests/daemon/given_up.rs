@@ -31,14 +31,8 @@ fn content(index: u32, plane: u16) -> Vec<u8> {
 
 impl Engine {
     fn attach(daemon: &PrivateDaemon) -> Engine {
-        let space = SpaceSpec {
-            name: "given-up".into(),
-            fingerprint: [1; 32],
-            page_tokens: PAGE_TOKENS as u32,
-            planes: vec![Plane::full(PAGE_BYTES); usize::from(PLANES)],
-            shards: 1,
-            shard: 0,
-        };
+        let space =
+            SpaceSpec::new("given-up", [1; 32], PAGE_TOKENS as u32, vec![Plane::full(PAGE_BYTES); usize::from(PLANES)]);
         let options =
             ClientOptions { timeout: BOUND, ..ClientOptions::new(daemon.socket().into(), space, vec![FRAMES]) };
         let client = Client::attach(options).unwrap();

@@ -21,9 +21,7 @@ struct Engine {
 impl Engine {
     /// Attach with the first byte of a fingerprint, which the identity names.
     fn attach(socket: &Path, name: &str, model: u8) -> Engine {
-        let planes = vec![Plane::full(4096)];
-        let name = name.to_owned();
-        let space = SpaceSpec { name, fingerprint: [model; 32], page_tokens: 16, planes, shards: 1, shard: 0 };
+        let space = SpaceSpec::new(name, [model; 32], 16, vec![Plane::full(4096)]);
         let identity = format!("model {model}");
         let client = Client::attach(Options { identity, ..Options::new(socket.into(), space, vec![0]) }).unwrap();
         client.allocate_blocks(BLOCKS).unwrap();

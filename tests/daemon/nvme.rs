@@ -67,15 +67,12 @@ pub struct Engine {
 
 impl Engine {
     pub fn attach(socket: &Path, fingerprint: u8) -> Engine {
-        let plane = |page_bytes| Plane::full(page_bytes);
-        let space = SpaceSpec {
-            name: format!("nvme-{fingerprint}"),
-            fingerprint: [fingerprint; 32],
-            page_tokens: PAGE_TOKENS as u32,
-            planes: PAGE_BYTES.map(plane).to_vec(),
-            shards: 1,
-            shard: 0,
-        };
+        let space = SpaceSpec::new(
+            format!("nvme-{fingerprint}"),
+            [fingerprint; 32],
+            PAGE_TOKENS as u32,
+            PAGE_BYTES.map(Plane::full).to_vec(),
+        );
         let options =
             ClientOptions { seqs_max: 64, timeout: BOUND, ..ClientOptions::new(socket.into(), space, FRAMES.to_vec()) };
         let client = Client::attach(options).unwrap();
@@ -381,15 +378,7 @@ fn two_daemons_do_not_share_a_directory() {
 fn a_block_larger_than_a_slab_is_refused_with_the_key() {
     let dir = Dir::new();
     let daemon = nvme_daemon(&dir);
-    let plane = Plane::full(64 << 10);
-    let space = SpaceSpec {
-        name: "large".into(),
-        fingerprint: [1; 32],
-        page_tokens: 16,
-        planes: vec![plane; 17],
-        shards: 1,
-        shard: 0,
-    };
+    let space = SpaceSpec::new("large", [1; 32], 16, vec![Plane::full(64 << 10); 17]);
     let refused = Client::attach(ClientOptions::new(daemon.socket().into(), space, vec![64])).err();
     assert!(refused.is_some_and(|error| error.to_string().contains("tiers.nvme.slab")));
 }

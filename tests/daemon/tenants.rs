@@ -106,14 +106,7 @@ fn many_models_of_a_tenant_leave_the_spaces_of_another() {
         status["sessions"].as_array().is_some_and(Vec::is_empty)
     });
     let attach = |model: u8| {
-        let space = SpaceSpec {
-            name: "many".into(),
-            fingerprint: [model; 32],
-            page_tokens: 16,
-            planes: vec![Plane::full(4096)],
-            shards: 1,
-            shard: 0,
-        };
+        let space = SpaceSpec::new("many", [model; 32], 16, vec![Plane::full(4096)]);
         Client::attach(Options { token_file: token("a"), ..Options::new(daemon.socket().into(), space, vec![0]) })
     };
     let engines: Vec<_> = (100..116).map(attach).collect();

@@ -137,14 +137,7 @@ fn a_token_file_that_others_can_read_keeps_the_daemon_from_starting() {
 }
 
 fn client_options(socket: &Path, token_file: Option<PathBuf>) -> Options {
-    let space = SpaceSpec {
-        name: "tenant".into(),
-        fingerprint: [4; 32],
-        page_tokens: 16,
-        planes: vec![Plane::full(4096)],
-        shards: 1,
-        shard: 0,
-    };
+    let space = SpaceSpec::new("tenant", [4; 32], 16, vec![Plane::full(4096)]);
     Options { token_file, timeout: BOUND, ..Options::new(socket.into(), space, vec![16]) }
 }
 

@@ -93,14 +93,7 @@ fn planes() -> Vec<Plane> {
 }
 
 pub fn options(socket: PathBuf) -> Options {
-    let space = SpaceSpec {
-        name: "test".into(),
-        fingerprint: [1; 32],
-        page_tokens: TOKENS as u32,
-        planes: planes(),
-        shards: 1,
-        shard: 0,
-    };
+    let space = SpaceSpec::new("test", [1; 32], TOKENS as u32, planes());
     Options {
         lanes: 2,
         depth: 8,
