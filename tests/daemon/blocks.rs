@@ -2,7 +2,7 @@
 
 use crate::nvme::{Dir, nvme_options};
 use crate::roles::{Actor, hold, say};
-use crate::{BOUND, daemon, options, sessions, until_status};
+use crate::{BOUND, daemon, options, sessions, until, until_status};
 use kvtide_bench::private_daemon::{Options as DaemonOptions, PrivateDaemon};
 use kvtide_client::{Channel, Client, Error, Options, Piece, Request, SpaceSpec};
 use kvtide_wire::entry::Level;
@@ -424,11 +424,7 @@ fn blocks_are_not_exchanged_while_copies_of_them_are_under_way() {
     // Loads that ended with the daemon's death do not block the exchange, even if their completions were not received.
     load(&mut channel);
     kill(&mut daemon);
-    let deadline = std::time::Instant::now() + BOUND;
-    while client.alive() {
-        assert!(std::time::Instant::now() < deadline, "the client did not notice the daemon's death");
-        std::thread::yield_now();
-    }
+    until(|| "the client did not notice the daemon's death", || !client.alive());
     exchange().unwrap();
 }
 

@@ -2,7 +2,7 @@
 
 use crate::raw::{Raw, hello};
 use crate::tokens::{A, Files, with};
-use crate::{BOUND, daemon, options, sessions, until_status};
+use crate::{BOUND, daemon, options, sessions, until, until_status};
 use kvtide_bench::private_daemon::PrivateDaemon;
 use kvtide_wire::error::Error;
 use kvtide_wire::hello::{FromDaemon, MESSAGE_MAX, Welcome};
@@ -129,15 +129,11 @@ fn a_silent_connection_ends_within_a_second_by_default() {
 
 /// Wait until a thread sleeps in the kernel or has ended.
 fn until_asleep<T>(tid: i32, thread: &std::thread::JoinHandle<T>) {
-    let deadline = std::time::Instant::now() + BOUND;
     let asleep = || {
         let stat = fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
         stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))
     };
-    while !thread.is_finished() && !asleep() {
-        assert!(std::time::Instant::now() < deadline, "the thread neither sleeps nor ends");
-        std::thread::yield_now();
-    }
+    until(|| "the thread neither sleeps nor ends", || thread.is_finished() || asleep());
 }
 
 #[test]

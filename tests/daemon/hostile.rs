@@ -5,7 +5,7 @@ use crate::clients::{self, PAGE_BYTES, PAGE_TOKENS};
 use crate::nvme::{Dir, nvme_options};
 use crate::raw::{DEPTH, Raw, hello, sub};
 use crate::roles::park_four_blocks;
-use crate::{BOUND, daemon};
+use crate::{BOUND, daemon, until};
 use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use kvtide_client::{Contract, Lane, Pass, ScoreKind, SeqId, StepSeq};
 use kvtide_wire::entry::{JobDone, LIST_WORDS, Level, Op, Submission};
@@ -143,10 +143,7 @@ fn answers_that_are_never_taken_end_the_session() {
     let (daemon, mut bystander, mut raw) = scene();
     // Tags are reused while their completions are still in the ring.
     for tag in (0..DEPTH).chain([0]) {
-        let deadline = std::time::Instant::now() + BOUND;
-        while raw.side.channels[0].submissions.free(1).unwrap() == 0 {
-            assert!(std::time::Instant::now() < deadline);
-        }
+        until(|| "the ring stays full", || raw.side.channels[0].submissions.free(1).unwrap() != 0);
         raw.submit(0, &Submission { tag, ..sub(Op::Nop) });
     }
     thrown_out(&daemon, raw.expelled(), "tags were reused before their completions were read");
@@ -306,11 +303,7 @@ fn copies_that_are_never_reported_hold_up_no_other_engine() {
                 while raw.completion_without_jobs(0).unwrap().tag != DEPTH - 1 {}
             }
         }
-        let deadline = std::time::Instant::now() + BOUND;
-        while raw.side.job_rings.jobs.available().unwrap() == 0 {
-            assert!(std::time::Instant::now() < deadline, "its copies did not begin");
-            std::thread::yield_now();
-        }
+        until(|| "its copies did not begin", || raw.side.job_rings.jobs.available().unwrap() != 0);
         for prefix in 1..=STORED {
             blocks::load(&mut channel, &mut memory, prefix, 64);
         }

@@ -1,7 +1,7 @@
 //! Attach with a tenant token: the session's tenant, the error for a wrong token, and no token in logs or status.
 
 use crate::raw::{Raw, hello};
-use crate::{BOUND, daemon, options, sessions};
+use crate::{BOUND, daemon, options, sessions, until};
 use kvtide_bench::private_daemon::{self, PrivateDaemon};
 use kvtide_client::{Client, Options, SpaceSpec};
 use kvtide_wire::error::Error;
@@ -13,7 +13,6 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
 
 pub const A: &str = "tenant-a-0123456789abcdef0123456789abcdef";
 const B: &str = "tenant-b-0123456789abcdef0123456789abcdef";
@@ -220,8 +219,5 @@ fn an_engine_outside_of_the_daemons_pid_namespace_attaches() {
     assert_eq!(raw.status(crate::raw::sub(kvtide_wire::entry::Op::Nop)), Status::Ok);
     assert_eq!(refusal(daemon.socket(), &hello()).0, Status::Limit, "it is the only session");
     drop(raw);
-    let deadline = Instant::now() + BOUND;
-    while Raw::attach_as(daemon.socket(), &hello()).is_err() {
-        assert!(Instant::now() < deadline, "the first session does not end");
-    }
+    until(|| "the first session does not end", || Raw::attach_as(daemon.socket(), &hello()).is_ok());
 }
