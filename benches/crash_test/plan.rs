@@ -1,7 +1,7 @@
 //! Parameters of a run: geometry, tier sizes, and bytes written between two kills.
 
 use super::Args;
-use super::random::Random;
+use kvtide_types::random::Random;
 use kvtide_client::SpaceSpec;
 use kvtide_wire::geometry::Plane;
 use std::path::PathBuf;

@@ -4,7 +4,7 @@ use super::check::{self, Checked};
 use super::content::Book;
 use super::error::CrashError;
 use super::plan::{LOAD_MAX, Phase, Plan, SESSIONS, THREADS};
-use super::random::Random;
+use kvtide_types::random::Random;
 use super::report::Report;
 use super::store::Store;
 use super::work::{Load, Seen};

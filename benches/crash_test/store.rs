@@ -2,7 +2,7 @@
 
 use super::error::CrashError;
 use super::plan::{Phase, Plan};
-use super::random::Random;
+use kvtide_types::random::Random;
 use crate::private_daemon::{Options, PrivateDaemon};
 use kvtide_daemon::output;
 use std::fs::{self, DirBuilder, OpenOptions};

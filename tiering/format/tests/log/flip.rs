@@ -28,7 +28,7 @@ fn disk(superblock: &Superblock, places: &[(u32, u32)]) -> Ram {
     let mut ram = Ram::new(superblock);
     ram.bytes.resize(superblock.file_bytes() as usize, 0);
     let (mut log, _) = open(ram, superblock);
-    let mut dice = Dice(1);
+    let mut dice = Dice::new(1);
     for &(region, slot) in places {
         if slot == 0 {
             log.grant(&header(region)).unwrap();
@@ -36,11 +36,11 @@ fn disk(superblock: &Superblock, places: &[(u32, u32)]) -> Ram {
         let mut crcs = [0; PLANES];
         let at = slot_at(superblock, region, slot);
         for (plane, crc) in crcs.iter_mut().enumerate() {
-            let page: Vec<u8> = (0..PAGE).map(|_| dice.roll() as u8).collect();
+            let page: Vec<u8> = (0..PAGE).map(|_| dice.next() as u8).collect();
             *crc = key(superblock, region, slot, plane).checksum(&page);
             log.storage().bytes[at + plane * PAGE..][..PAGE].copy_from_slice(&page);
         }
-        let hash = u128::from(dice.roll()) << 64 | u128::from(slot);
+        let hash = u128::from(dice.next()) << 64 | u128::from(slot);
         let put = Put {
             region,
             slot,
@@ -152,7 +152,7 @@ fn random_bits_over_a_full_tier() {
     let mut ram = disk(&superblock, &places);
     let truth = look(&mut ram, &superblock);
     assert_eq!(truth.counts.blocks, 32);
-    let mut dice = Dice(2);
+    let mut dice = Dice::new(2);
     let (mut in_log, mut in_pages) = (0, 0);
     let flips = 4000;
     for _ in 0..flips {

@@ -143,8 +143,8 @@ impl Model {
 
 /// Return the bytes of a block's page; each page has different ones.
 pub fn page(hash: u128, plane: usize) -> Vec<u8> {
-    let mut dice = super::Dice((hash as u64) << 8 | plane as u64);
-    (0..PAGE / 8).flat_map(|_| dice.roll().to_le_bytes()).collect()
+    let mut dice = super::Dice::new((hash as u64) << 8 | plane as u64);
+    (0..PAGE / 8).flat_map(|_| dice.next().to_le_bytes()).collect()
 }
 
 pub fn page_key(superblock: &Superblock, region: u32, slot: u32, generation: u32, plane: usize) -> PageKey {
