@@ -1,8 +1,8 @@
 //! Parameters of a run: geometry, tier sizes, and bytes written between two kills.
 
 use super::Args;
-use kvtide_types::random::Random;
 use kvtide_client::SpaceSpec;
+use kvtide_types::random::Random;
 use kvtide_wire::geometry::Plane;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -1,24 +1,16 @@
 //! Gated steps: a captured graph waits for its pages, step after step.
 
 use super::{
-    fake::{Command, FRAMES, Fake, LONG, PAGE, PLANES, SLOTS, Script, TOKENS, byte},
-    rig::{Bound, Sim, bytes, child, filled, on_device, passed, standing_in},
+    fake::{Command, FRAMES, LONG, PAGE, PLANES, SLOTS, Script, TOKENS, byte},
+    rig::{BLOCKS, Bound, Scene, Sim, attached_with, bytes, child, filled, passed, standing_in},
 };
-use kvtide_client::{Client, Options, Pass, StepSeq, cuda::Pinned};
+use kvtide_client::{Options, Pass, cuda::Pinned};
 use kvtide_cuda_sim::Graph;
 use kvtide_wire::{entry::Op, geometry::PlaneKind, status::Status};
 use std::time::Duration;
 
-const BLOCKS: u32 = 3;
 /// Bytes between two frames.
 const STRIDE: usize = 1024;
-
-struct Scene {
-    fake: Fake,
-    client: Client,
-    bound: Bound,
-    seq: u32,
-}
 
 /// Create a sequence, and another one that no step reads.
 fn scene(timeout: Duration) -> (Scene, u32) {
@@ -26,12 +18,7 @@ fn scene(timeout: Duration) -> (Scene, u32) {
 }
 
 fn scene_of(change: impl FnOnce(&mut Options)) -> (Scene, u32) {
-    let fake = Fake::start();
-    let mut options = on_device(&fake);
-    change(&mut options);
-    let client = Client::attach(options).expect("attach");
-    let mut channel = client.channel(0).expect("channel");
-    let mut bound = Bound::new(&client, 0);
+    let (fake, client, mut channel, mut bound) = attached_with(change);
     let seqs = [(); 2].map(|()| filled(&mut channel, &mut bound, BLOCKS));
     channel.nop(LONG).expect("the daemon answers");
     (Scene { fake, client, bound, seq: seqs[0] }, seqs[1])
@@ -96,22 +83,6 @@ impl Replay {
                 assert!(page.iter().all(|b| *b == expected), "block {index} of plane {of} at gate {plane}");
             }
         }
-    }
-}
-
-impl Scene {
-    fn begin(&mut self) {
-        self.bound.lane.begin(&[StepSeq { seq: self.seq, tokens: u64::from(BLOCKS) * TOKENS }]).expect("begin");
-    }
-
-    fn evict(&self, index: usize, plane: u16) {
-        let block = self.client.seq_blocks(self.seq).expect("blocks")[index];
-        assert_eq!(self.fake.evict(block, plane), Status::Ok);
-    }
-
-    fn status_word(&self) -> u32 {
-        let device = self.bound.lane.device().expect("on a device");
-        self.bound.words(device.status, 1)[0]
     }
 }
 

@@ -1,6 +1,6 @@
 //! Calls: blocking and asynchronous forms, the session's reserve, limits.
 
-use super::fake::{Command, FRAMES, Fake, LONG, PLANES, Script, TOKENS, filled, options};
+use super::fake::{Command, FRAMES, Fake, LONG, PLANES, Script, TOKENS, attached, filled, options};
 use kvtide_client::{Client, Options, Outcome, Request, StepSeq};
 use kvtide_wire::{
     entry::{Completion, Op},
@@ -10,9 +10,7 @@ use std::time::Duration;
 
 #[test]
 fn append_takes_from_the_session_reserve_and_tells_the_daemon_later() {
-    let mut fake = Fake::start();
-    let client = fake.attach();
-    let mut channel = client.channel(0).expect("channel");
+    let (mut fake, client, mut channel) = attached();
     let seq = channel.create_seq().expect("create");
     assert_eq!(channel.append(seq, 1).expect_err("nothing reserved").status(), Status::Again);
     assert_eq!(channel.reserve_blocks(4, LONG).expect("reserve"), 4);
@@ -34,9 +32,7 @@ fn append_takes_from_the_session_reserve_and_tells_the_daemon_later() {
 
 #[test]
 fn blocks_that_a_late_reservation_did_not_request_are_not_counted() {
-    let fake = Fake::start();
-    let client = fake.attach();
-    let mut channel = client.channel(0).expect("channel");
+    let (fake, _client, mut channel) = attached();
     let answer = Completion { value: 1, ..Completion::new(Op::Reserve as u16, 0, Status::Ok) };
     for block in 0..8 {
         fake.tell(Command::Answer { op: Op::Reserve, with: Script::Raw(answer, vec![block]) });
@@ -52,9 +48,7 @@ fn blocks_that_a_late_reservation_did_not_request_are_not_counted() {
 
 #[test]
 fn asynchronous_calls_end_once_and_a_full_channel_says_so() {
-    let fake = Fake::start();
-    let client = fake.attach();
-    let mut channel = client.channel(0).expect("channel");
+    let (fake, _client, mut channel) = attached();
     let mut tickets = Vec::new();
     let full = loop {
         fake.tell(Command::Answer { op: Op::Nop, with: Script::Silence });
@@ -75,9 +69,7 @@ fn asynchronous_calls_end_once_and_a_full_channel_says_so() {
 
 #[test]
 fn a_submitted_call_comes_back_with_its_user_word_and_outcome() {
-    let fake = Fake::start();
-    let client = fake.attach();
-    let mut channel = client.channel(0).expect("channel");
+    let (fake, client, mut channel) = attached();
     let seq = channel.create_seq().expect("create");
     let waits = channel.create_seq().expect("create");
     fake.tell(Command::Answer { op: Op::Reserve, with: Script::Silence });
@@ -95,9 +87,7 @@ fn a_submitted_call_comes_back_with_its_user_word_and_outcome() {
 
 #[test]
 fn refusals_reach_the_caller_and_leave_the_mirror_alone() {
-    let fake = Fake::start();
-    let client = fake.attach();
-    let mut channel = client.channel(0).expect("channel");
+    let (fake, client, mut channel) = attached();
     let seq = filled(&client, &mut channel, 0, 2);
     for (op, status) in [(Op::Fork, Status::NoSpace), (Op::Truncate, Status::NoSpace), (Op::Reserve, Status::TooBig)] {
         fake.tell(Command::Answer { op, with: Script::Status(status) });
@@ -152,9 +142,7 @@ fn options_that_cannot_be_are_refused_before_anybody_is_asked() {
 
 #[test]
 fn handles_have_one_owner_and_are_given_back() {
-    let fake = Fake::start();
-    let client = fake.attach();
-    let channel = client.channel(0).expect("channel");
+    let (_fake, client, channel) = attached();
     assert_eq!(client.channel(0).err().expect("taken").status(), Status::State);
     assert_eq!(client.channel(1).err().expect("no such").status(), Status::Range);
     assert_eq!(client.lane(2).err().expect("no such").status(), Status::Range);

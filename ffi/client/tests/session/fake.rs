@@ -103,6 +103,14 @@ pub fn options(socket: PathBuf) -> Options {
     }
 }
 
+/// Start a daemon and attach to it.
+pub fn attached() -> (Fake, Client, Channel) {
+    let fake = Fake::start();
+    let client = fake.attach();
+    let channel = client.channel(0).expect("channel");
+    (fake, client, channel)
+}
+
 impl Fake {
     pub fn start() -> Fake {
         let dir = tempfile::tempdir().expect("a directory");
@@ -118,7 +126,6 @@ impl Fake {
     }
 
     /// Return the client's Hello.
-    #[allow(dead_code)] // not for tests on a device
     pub fn hello(&self) -> Hello {
         self.hellos.recv_timeout(LONG).expect("a client attached")
     }
@@ -156,7 +163,6 @@ impl Fake {
     }
 
     /// Return the attention scores that lane 0 has sent since the last call.
-    #[allow(dead_code)] // not for tests on a device
     pub fn scores(&self) -> Vec<Scores> {
         let (answer, read) = channel();
         self.tell(Command::Scores(answer));

@@ -20,7 +20,9 @@ impl Toy {
     fn stream(&self, salt: u32, nonce: &[u8], domain: &str) -> Result<crate::crash::Dice, CipherError> {
         let salt = self.salts.get(&salt).ok_or(CipherError::NoKey)?;
         let bytes = salt.iter().chain(nonce).chain(domain.as_bytes());
-        Ok(crate::crash::Dice::new(bytes.fold(self.key, |h, byte| (h ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3))))
+        Ok(crate::crash::Dice::new(
+            bytes.fold(self.key, |h, byte| (h ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3)),
+        ))
     }
 
     fn tag(key: u64, associated: &[u8], body: &[u8]) -> [u8; TAG_BYTES] {
