@@ -1,7 +1,7 @@
 //! Tests of `kvtide fsck` on real files.
 #![allow(clippy::unwrap_used)]
 
-use kvtide_format::log::{Cipher, CipherError, Log, NONCE_BYTES, Put, Salt, SlabHeader, SpaceKey, Storage, TAG_BYTES};
+use kvtide_format::log::{Cipher, CipherError, Log, NONCE_BYTES, Put, Salt, SlabHeader, Storage, TAG_BYTES};
 use kvtide_format::{PageKey, Superblock};
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -150,17 +150,7 @@ impl Place {
 }
 
 fn slab(region: u32, grant: u64, encrypted: bool) -> SlabHeader {
-    SlabHeader {
-        region,
-        grant,
-        key: SpaceKey([9; 32]),
-        domain: "research".into(),
-        slot_bytes: SLOT,
-        shards: 1,
-        codec: 0,
-        encrypted,
-        page_bytes: vec![PAGE as u32; PLANES],
-    }
+    SlabHeader { encrypted, ..SlabHeader::new(region, grant, [9; 32], "research", SLOT, vec![PAGE as u32; PLANES]) }
 }
 
 fn number(json: &serde_json::Value, pointer: &str) -> u64 {

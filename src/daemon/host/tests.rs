@@ -4,7 +4,7 @@ use super::regions::Regions;
 use crate::config::{Config, Machine, Overrides};
 use crate::space::{Left, Region, SpaceMessage};
 use crossbeam::channel::{Receiver, unbounded};
-use kvtide_format::log::{Blocks, SlabHeader, SpaceKey};
+use kvtide_format::log::{Blocks, SlabHeader};
 use kvtide_nvme::{
     Disk, DiskEvent, DiskThread, FeatureUse, IoEngine, LogMessage, LogRequest, LogRequestKind, Place, Reserve,
     Settings, SlotKey,
@@ -142,17 +142,7 @@ impl Drop for Rig {
 }
 
 fn slab(key: u8) -> SlabHeader {
-    SlabHeader {
-        region: 0,
-        grant: 0,
-        key: SpaceKey([key; 32]),
-        domain: "default".into(),
-        slot_bytes: 4096,
-        shards: 1,
-        codec: 0,
-        encrypted: false,
-        page_bytes: vec![4096],
-    }
+    SlabHeader::new(0, 0, [key; 32], "default", 4096, vec![4096])
 }
 
 /// Return a region without blocks in memory; its records are only in the log.

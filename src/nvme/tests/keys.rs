@@ -7,7 +7,7 @@ use crate::{
     LogRequestKind, Part, Settings, SlabCode, SlotKey, purge,
 };
 use crossbeam::channel::bounded;
-use kvtide_format::log::{SlabHeader, SpaceKey};
+use kvtide_format::log::SlabHeader;
 use kvtide_types::{IoKind, Status};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -32,15 +32,9 @@ fn settings(dir: &Dir, source: KeySource) -> Settings {
 
 fn header(region: u32, domain: &str, encrypted: bool) -> SlabHeader {
     SlabHeader {
-        region,
-        grant: u64::from(region) + 1,
-        key: SpaceKey([region as u8; 32]),
-        domain: domain.into(),
-        slot_bytes: SLOT,
-        shards: 1,
         codec: Codec::PlanesZstd.code(),
         encrypted,
-        page_bytes: vec![16384; 4],
+        ..SlabHeader::new(region, u64::from(region) + 1, [region as u8; 32], domain, SLOT, vec![16384; 4])
     }
 }
 

@@ -5,7 +5,7 @@ use crate::space::integrity_sample::IntegritySample;
 use crate::space::slabs::Slabs;
 use crate::space::{Granted, Region};
 use crossbeam::channel::{Receiver, bounded};
-use kvtide_format::log::{Blocks, SlabHeader, SpaceKey};
+use kvtide_format::log::{Blocks, SlabHeader};
 use kvtide_nvme::LogMessage;
 use kvtide_nvme::{Disk, DiskEvent, DiskThread, FeatureUse, IoEngine, Memory, Place, Reserve, Settings};
 use kvtide_tiering::api::{
@@ -144,17 +144,7 @@ fn wait_until(told: &Receiver<DiskEvent>, wanted: impl Fn(&DiskEvent) -> bool) {
 }
 
 fn header() -> SlabHeader {
-    SlabHeader {
-        region: 1,
-        grant: 1,
-        key: SpaceKey([9; 32]),
-        domain: "test".into(),
-        slot_bytes: 8192,
-        shards: 4,
-        codec: 0,
-        encrypted: false,
-        page_bytes: PAGE_BYTES.to_vec(),
-    }
+    SlabHeader { shards: 4, ..SlabHeader::new(1, 1, [9; 32], "test", 8192, PAGE_BYTES.to_vec()) }
 }
 
 fn config(planes: &[Plane]) -> SpaceConfig {

@@ -2,7 +2,7 @@
 
 use crate::crash::Dice;
 use crate::ram::{Ram, layout, open};
-use kvtide_format::log::{Counts, Put, Recovered, SlabHeader, SpaceKey, inspect};
+use kvtide_format::log::{Counts, Put, Recovered, SlabHeader, inspect};
 use kvtide_format::{PageKey, SUPERBLOCK_BYTES, Superblock};
 
 const PLANES: usize = 2;
@@ -10,17 +10,7 @@ const PAGE: usize = 512;
 const SLOT: usize = 4096;
 
 fn header(region: u32) -> SlabHeader {
-    SlabHeader {
-        region,
-        grant: 7 + u64::from(region),
-        key: SpaceKey([0xAB; 32]),
-        domain: "research".into(),
-        slot_bytes: SLOT as u64,
-        shards: 1,
-        codec: 0,
-        encrypted: false,
-        page_bytes: vec![PAGE as u32; PLANES],
-    }
+    SlabHeader::new(region, 7 + u64::from(region), [0xAB; 32], "research", SLOT as u64, vec![PAGE as u32; PLANES])
 }
 
 /// Create a disk with blocks in these slots, including their pages.

@@ -4,7 +4,7 @@ use crate::cipher::Toy;
 use crate::crash::Dice;
 use crate::ram::Ram;
 use kvtide_format::Superblock;
-use kvtide_format::log::{Cipher, Log, LogError, Put, Recovered, Salt, SlabHeader, SpaceKey};
+use kvtide_format::log::{Cipher, Log, LogError, Put, Recovered, Salt, SlabHeader};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -163,17 +163,9 @@ impl World {
         match *op {
             Op::Grant(region, planes, coded, encrypted) => {
                 self.grant += 1;
-                let slab = SlabHeader {
-                    region,
-                    grant: self.grant,
-                    key: SpaceKey([planes as u8; 32]),
-                    domain: "d".repeat(planes % 65),
-                    slot_bytes: 64 << 10,
-                    shards: 3,
-                    codec: u8::from(coded),
-                    encrypted,
-                    page_bytes: vec![128; planes],
-                };
+                let (key, domain, page_bytes) = ([planes as u8; 32], "d".repeat(planes % 65), vec![128; planes]);
+                let slab = SlabHeader::new(region, self.grant, key, &domain, 64 << 10, page_bytes);
+                let slab = SlabHeader { shards: 3, codec: u8::from(coded), encrypted, ..slab };
                 let granted = self.log.grant(&slab);
                 if self.took(granted) {
                     self.map.insert(region, (slab, BTreeMap::new()));
