@@ -15,9 +15,7 @@ fn world(nvme_blocks: u32, change: impl FnOnce(&mut SpaceConfig)) -> World {
     cfg.limits.nvme_bytes_max = u64::from(nvme_blocks) * PAGE;
     (cfg.policy.host_high_percent, cfg.policy.host_low_percent) = (100, 100);
     change(&mut cfg);
-    let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![HOST], HOST);
-    (w.disk.node_slots, w.disk.slab_slots) = (nvme_blocks, nvme_blocks.max(1));
+    let mut w = World::sized(cfg, (HOST, HOST), (nvme_blocks, nvme_blocks.max(1)));
     w.attach(0, 1, &[0]);
     w.attach(1, 1, &[0]);
     w

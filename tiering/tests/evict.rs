@@ -17,9 +17,7 @@ fn world(eviction: Eviction, retention: Retention, host: u32, slots: u32) -> Wor
     cfg.limits.host_bytes_max = u64::from(host) * u64::from(PAGE);
     cfg.limits.nvme_bytes_max = u64::from(slots) * u64::from(PAGE);
     (cfg.policy.eviction, cfg.policy.retention) = (eviction, retention);
-    let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![host], host);
-    (w.disk.node_slots, w.disk.slab_slots) = (slots, slots.max(1));
+    let mut w = World::sized(cfg, (host, host), (slots, slots.max(1)));
     w.attach(0, 1, &[32]);
     w.event(Event::Tick).unwrap();
     w
@@ -373,9 +371,7 @@ fn a_lookup_is_not_cut_short_for_want_of_a_block() {
     cfg.limits.host_bytes_max = 64 * u64::from(PAGE);
     cfg.limits.nvme_bytes_max = 200 * u64::from(PAGE);
     cfg.policy.eviction = Eviction::S3Fifo;
-    let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![64], 64);
-    (w.disk.node_slots, w.disk.slab_slots) = (200, 200);
+    let mut w = World::sized(cfg, (64, 64), (200, 200));
     w.attach(0, 1, &[32]);
     w.event(Event::Tick).unwrap();
     let blocks = |name: u128, many: u128| (1..=many).map(|block| name << 64 | block).collect::<Vec<_>>();

@@ -16,9 +16,7 @@ fn world(host: u32) -> World {
     let mut cfg = config(vec![full(1000)]);
     (cfg.policy.host_high_percent, cfg.policy.host_low_percent) = (100, 100);
     cfg.limits.nvme_bytes_max = 1 << 24;
-    let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![host], host);
-    (w.disk.node_slots, w.disk.slab_slots) = (64, 64);
+    let mut w = World::sized(cfg, (host, host), (64, 64));
     w.attach(0, 1, &[0]);
     w.attach(1, 1, &[0]);
     w

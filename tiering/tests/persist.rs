@@ -12,9 +12,7 @@ fn world(host: u32, slots: u32, change: impl Fn(&mut SpaceConfig)) -> World {
     cfg.limits.host_bytes_max = u64::from(host) * PAGE;
     cfg.limits.nvme_bytes_max = u64::from(slots) * 2 * PAGE;
     change(&mut cfg);
-    let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![host], host);
-    (w.disk.node_slots, w.disk.slab_slots) = (slots, 4);
+    let mut w = World::sized(cfg, (host, host), (slots, 4));
     begin(&mut w);
     w
 }

@@ -13,9 +13,7 @@ fn world(frames: u32, change: impl FnOnce(&mut SpaceConfig)) -> World {
     cfg.limits.host_bytes_max = u64::from(frames) * STRIDE;
     cfg.limits.nvme_bytes_max = 1 << 24;
     change(&mut cfg);
-    let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![frames], frames);
-    (w.disk.node_slots, w.disk.slab_slots) = (256, 64);
+    let mut w = World::sized(cfg, (frames, frames), (256, 64));
     w.attach(0, 1, &[0]);
     w.eager = false;
     w

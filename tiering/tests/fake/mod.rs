@@ -125,24 +125,11 @@ pub fn config(planes: Vec<Plane>) -> SpaceConfig {
             log_requests_max: 16,
         },
         policy: Policy {
-            clean_low_percent: 25,
-            clean_high_percent: 50,
-            host_high_percent: 95,
-            host_low_percent: 80,
-            host_clean_low_percent: 10,
-            host_clean_high_percent: 20,
-            host_scan_frames: 8,
-            nvme_high_percent: 95,
-            nvme_low_percent: 90,
-            nvme_admission: Admission::All,
-            nvme_bytes_per_day: 0,
-            eviction: Eviction::Lru,
-            attention: Attention::default(),
-            retention: Retention::default(),
             scan_frames: 4,
             request_timeout_us: 1_000_000,
             lease_us_max: 600_000_000,
             lease_percent: 50,
+            ..Policy::plain()
         },
     }
 }
@@ -179,6 +166,14 @@ impl World {
             tag: 0,
             content: 0,
         }
+    }
+
+    /// Create a world with one size class: host frames of the node and of a slab, NVMe slots of the node and of a slab.
+    pub fn sized(cfg: SpaceConfig, host: (u32, u32), nvme: (u32, u32)) -> World {
+        let mut w = World::new(cfg);
+        (w.node_frames, w.slab_frames) = (vec![host.0], host.1);
+        (w.disk.node_slots, w.disk.slab_slots) = nvme;
+        w
     }
 
     /// Record all inputs from here on.

@@ -9,8 +9,7 @@ use kvtide_format::log::{Blocks, SlabHeader};
 use kvtide_nvme::LogMessage;
 use kvtide_nvme::{Disk, DiskEvent, DiskThread, FeatureUse, IoEngine, Memory, Place, Reserve, Settings};
 use kvtide_tiering::api::{
-    Admission, Attention, DiskSlot, Eviction, HostFrame, IoClass, IoKind, Limits, Plane, PlaneKind, Policy, Retention,
-    SpaceConfig, Status,
+    DiskSlot, HostFrame, IoClass, IoKind, Limits, Plane, PlaneKind, Policy, SpaceConfig, Status,
 };
 use kvtide_tiering::node::DiskGrant;
 use kvtide_wire::hello::Slab;
@@ -169,22 +168,10 @@ fn config(planes: &[Plane]) -> SpaceConfig {
         policy: Policy {
             clean_low_percent: 10,
             clean_high_percent: 20,
-            host_high_percent: 95,
             host_low_percent: 90,
-            host_clean_low_percent: 10,
-            host_clean_high_percent: 20,
             host_scan_frames: 2,
-            nvme_high_percent: 95,
-            nvme_low_percent: 90,
-            nvme_admission: Admission::All,
-            nvme_bytes_per_day: 0,
-            eviction: Eviction::Lru,
-            attention: Attention::default(),
-            retention: Retention::default(),
-            scan_frames: 2,
             request_timeout_us: 1_000_000,
-            lease_us_max: u64::MAX,
-            lease_percent: 100,
+            ..Policy::plain()
         },
     }
 }
