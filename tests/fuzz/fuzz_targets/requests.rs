@@ -5,8 +5,7 @@
 
 use kvtide_fuzz::Bytes;
 use kvtide_tiering::api::{
-    Action, Event, IoKind, Job, Limits, Plane, PlaneKind, Policy, SessionId,
-    SpaceConfig, Status,
+    Action, Event, IoKind, Job, Limits, Plane, PlaneKind, Policy, SessionId, SpaceConfig, Status,
 };
 use kvtide_tiering::{ActionBuf, Core, Error};
 use kvtide_wire::entry::{JobDone, Submission};
