@@ -114,11 +114,11 @@ mod tests {
 
     #[test]
     fn max_is_what_is_free_and_stays_what_the_store_has() {
-        let dir = tempfile::tempdir().unwrap();
-        let dir = dir.path();
-        let system = rustix::fs::statvfs(dir).unwrap();
+        let dir = std::env::temp_dir().join(format!("kvtide-room-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let system = rustix::fs::statvfs(&dir).unwrap();
         let (total, free) = (system.f_blocks * system.f_frsize, system.f_bavail * system.f_frsize);
-        let disk = |capacity, reserve| disk(capacity, Place::Dir(dir), reserve, None).unwrap();
+        let disk = |capacity, reserve| disk(capacity, Place::Dir(&dir), reserve, None).unwrap();
         assert_eq!(disk(Capacity::Bytes(7), Reserve::Bytes(0)), 7);
         assert_eq!(disk(Capacity::Percent(25), Reserve::Bytes(0)), part(total, 25));
         let missing = super::disk(Capacity::Max, Place::Device(&dir.join("none")), Reserve::Bytes(0), None).unwrap();
@@ -140,5 +140,6 @@ mod tests {
         assert!(super::disk(Capacity::Max, Place::Dir(&unreadable), Reserve::Bytes(0), None).is_err());
         // Also if it no longer fits beside the reserve.
         assert_eq!(disk(Capacity::Max, Reserve::Bytes(free)), 64 << 20);
+        fs::remove_dir_all(&dir).unwrap();
     }
 }

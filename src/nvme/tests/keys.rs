@@ -11,16 +11,17 @@ use kvtide_format::log::SlabHeader;
 use kvtide_types::{IoKind, Status};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 const SLOT: u64 = 64 << 10;
 
 /// Make a key file beside the disk's directory.
-fn key(dir: &Dir, seed: u8) -> KeySource {
+fn key(dir: &Dir, seed: u8) -> PathBuf {
     let path = dir.1.path().join(format!("key{seed}"));
     fs::write(&path, [seed, 2].repeat(16)).unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-    KeySource::File(path)
+    path
 }
 
 /// Hash of the block in region 0: sixteen bytes that do not occur by chance.
@@ -127,7 +128,7 @@ fn refused(settings: &Settings) -> KeyError {
 fn the_same_key_reads_back_and_a_wrong_one_touches_nothing() {
     let dir = Dir::new();
     let (right, wrong) = (key(&dir, 1), key(&dir, 7));
-    let with = |key: &KeySource| settings(&dir, key.clone());
+    let with = |key: &PathBuf| settings(&dir, KeySource::File(key.clone()));
     let mut rig = Rig::start(&with(&right));
     stored(&mut rig, &header(0, "a", true));
     assert!(is_encrypted(rig.disk().code(&header(0, "a", true)).unwrap()));
@@ -140,9 +141,9 @@ fn the_same_key_reads_back_and_a_wrong_one_touches_nothing() {
     assert!(matches!(refused(&settings(&dir, KeySource::Ephemeral)), KeyError::Missing { .. }));
     let smaller = Settings { capacity_bytes: 2 * MIB, ..with(&wrong) };
     assert!(matches!(refused(&smaller), KeyError::Wrong { .. }), "also if it would be laid out again");
-    fs::set_permissions(&right.0, Permissions::from_mode(0o644)).unwrap();
+    fs::set_permissions(&right, Permissions::from_mode(0o644)).unwrap();
     assert!(matches!(refused(&with(&right)), KeyError::Refused { .. }));
-    fs::set_permissions(&right.0, Permissions::from_mode(0o600)).unwrap();
+    fs::set_permissions(&right, Permissions::from_mode(0o600)).unwrap();
     assert!(fs::read(&file).unwrap() == before, "the disk was not changed");
     for _ in 0..2 {
         let (good, rig) = restarted(&with(&right));
@@ -158,7 +159,7 @@ fn encryption_can_be_turned_on_and_off() {
     let mut rig = Rig::start(&off);
     stored(&mut rig, &header(0, "a", false));
     rig.end();
-    let on = settings(&dir, key(&dir, 1));
+    let on = settings(&dir, KeySource::File(key(&dir, 1)));
     let (good, mut rig) = restarted(&on);
     assert_eq!((good, rig.disk().coding()), (vec![0], (Codec::PlanesZstd.code(), true)));
     stored(&mut rig, &header(1, "a", true));
@@ -190,7 +191,7 @@ fn what_an_ephemeral_key_encrypted_is_gone_with_it() {
 #[test]
 fn a_tenant_purged_while_the_disk_serves_is_gone_and_comes_back_with_another_key() {
     let dir = Dir::new();
-    let on = settings(&dir, key(&dir, 1));
+    let on = settings(&dir, KeySource::File(key(&dir, 1)));
     let mut rig = Rig::start(&on);
     for (region, domain) in [(0, "a"), (1, "b")] {
         stored(&mut rig, &header(region, domain, true));
@@ -224,7 +225,7 @@ fn a_tenant_purged_while_the_disk_serves_is_gone_and_comes_back_with_another_key
 #[test]
 fn a_purged_tenant_is_gone_and_others_stay() {
     let dir = Dir::new();
-    let on = settings(&dir, key(&dir, 1));
+    let on = settings(&dir, KeySource::File(key(&dir, 1)));
     let mut rig = Rig::start(&on);
     stored(&mut rig, &header(0, "a", true));
     stored(&mut rig, &header(1, "b", true));
