@@ -7,7 +7,6 @@ use kvtide_bench::private_daemon::PrivateDaemon;
 use kvtide_daemon::announce::{READY, RELOADED};
 use kvtide_daemon::http::client::{self, Address, Ask};
 use kvtide_wire::entry::{Op, Submission};
-use kvtide_wire::error::Error;
 use kvtide_wire::hello::{Hello, Token};
 use kvtide_wire::os::session::attach;
 use kvtide_wire::status::Status;
@@ -18,10 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 fn refusal(daemon: &PrivateDaemon, hello: &Hello) -> String {
-    match attach(daemon.socket(), hello, BOUND) {
-        Err(Error::Refused { text, .. }) => text,
-        other => panic!("not refused: {other:?}"),
-    }
+    crate::peers::refusal(daemon.socket(), hello).1
 }
 
 fn log(daemon: &PrivateDaemon) -> String {

@@ -1,13 +1,12 @@
 //! Attach with a tenant token: the session's tenant, the error for a wrong token, and no token in logs or status.
 
+use crate::peers::refusal;
 use crate::raw::{Raw, hello};
 use crate::{BOUND, daemon, options, sessions, until};
 use kvtide_bench::private_daemon::{self, PrivateDaemon};
 use kvtide_client::{Client, Options, SpaceSpec};
-use kvtide_wire::error::Error;
 use kvtide_wire::geometry::Plane;
 use kvtide_wire::hello::{Hello, Token};
-use kvtide_wire::os::session::attach;
 use kvtide_wire::status::Status;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -53,13 +52,6 @@ impl Files {
 /// Return a handshake message with a token.
 pub fn with(secret: &str) -> Hello {
     Hello { token: Some(Token::new(secret.as_bytes()).unwrap()), ..hello() }
-}
-
-fn refusal(path: &Path, hello: &Hello) -> (Status, String) {
-    match attach(path, hello, BOUND) {
-        Err(Error::Refused { status, text }) => (status, text),
-        other => panic!("not refused: {other:?}"),
-    }
 }
 
 fn domains_of(status: &serde_json::Value) -> Vec<String> {
