@@ -1,5 +1,6 @@
 //! Why blocks are not cached: each cause from what brings it about, and that no answer contradicts a lookup.
 
+use crate::fake::hashes as prefix;
 use crate::fake::*;
 use kvtide_tiering::Absence;
 use kvtide_tiering::api::*;
@@ -19,10 +20,6 @@ fn world(nvme_blocks: u32, change: impl FnOnce(&mut SpaceConfig)) -> World {
     w.attach(0, 1, &[0]);
     w.attach(1, 1, &[0]);
     w
-}
-
-fn prefix(number: u128, blocks: u128) -> Vec<u128> {
-    (1..=blocks).map(|block| number << 64 | block).collect()
 }
 
 /// Ask for a store of the blocks of a prefix from `first` on.

@@ -225,10 +225,7 @@ fn another_ttl_holds_for_what_is_there() {
     let mut w = world(Eviction::Auto, Retention { ttl_us: HOUR_US, ..Retention::DEFAULT }, 64, 0);
     let pass = |w: &mut World, us: u64| {
         let end = w.now + us;
-        while let Some(at) = w.core.next_deadline().filter(|&at| at <= end) {
-            w.now = w.now.max(at);
-            w.event(Event::Tick).unwrap();
-        }
+        w.run_timers(end);
         w.now = end;
     };
     let set = |w: &mut World, ttl_us: u64| {

@@ -108,10 +108,7 @@ fn a_scan_reads_what_two_tiers_cannot_hold_and_little_more() {
 /// Advance time until no timer fires for `us`.
 fn pass_time(w: &mut World, us: u64) {
     let end = w.now + us;
-    while let Some(at) = w.core.next_deadline().filter(|&at| at <= end) {
-        w.now = w.now.max(at);
-        w.event(Event::Tick).unwrap();
-    }
+    w.run_timers(end);
     w.now = end;
     w.event(Event::Tick).unwrap();
 }

@@ -7,10 +7,6 @@ use kvtide_tiering::{ByTier, EntryStatus};
 /// Tokens of a block, as [`config`] has it.
 const TOKENS: u64 = 4;
 
-fn hashes(prefix: u128, n: u128) -> Vec<u128> {
-    (1..=n).map(|i| prefix << 64 | i).collect()
-}
-
 /// Two sessions without tier 0, `host` frames of host memory and 64 slots on NVMe.
 fn world(host: u32) -> World {
     let mut cfg = config(vec![full(1000)]);

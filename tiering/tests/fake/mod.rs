@@ -138,6 +138,11 @@ pub fn full(page_bytes: u32) -> Plane {
     Plane { page_bytes, kind: PlaneKind::Full }
 }
 
+/// Return the hashes of a prefix of blocks.
+pub fn hashes(prefix: u128, blocks: u128) -> Vec<u128> {
+    (1..=blocks).map(|block| prefix << 64 | block).collect()
+}
+
 impl World {
     pub fn new(cfg: SpaceConfig) -> World {
         let core = Core::new(cfg).unwrap();
@@ -321,6 +326,19 @@ impl World {
         let list = self.done.get(&(session, tag))?;
         assert_eq!(list.len(), 1, "a request completes once");
         list.first().cloned()
+    }
+
+    /// Let all timers fire that are due until then.
+    pub fn run_timers(&mut self, end: u64) {
+        while let Some(at) = self.core.next_deadline().filter(|&at| at <= end) {
+            self.now = self.now.max(at);
+            self.event(Event::Tick).unwrap();
+        }
+    }
+
+    /// Return how many blocks of a prefix a lookup finds.
+    pub fn found(&mut self, session: SessionId, hashes: &[u128]) -> u64 {
+        self.ok(session, Request::Lookup { hashes, asked: 0, range: 0 }).value & 0xffff
     }
 
     /// Send a request and expect its completion at once.
