@@ -2,7 +2,6 @@
 //! seconds of idle time, so it runs in CI instead.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// Return the names of the figures.
@@ -19,10 +18,10 @@ fn keys_of(figures: &serde_json::Value) -> Vec<&str> {
 
 #[test]
 fn the_blocks_bench_reports_its_figures() {
-    let dir = Dir::new("blocks");
+    let dir = Dir::new();
     let mut bench = Command::new(env!("CARGO_BIN_EXE_kvtide"));
     bench.args(["bench", "blocks", "--json", "--blocks", "4096", "--mib", "4", "--nvme-mib", "768", "--dir"]);
-    let output = bench.arg(&dir.0).output().unwrap();
+    let output = bench.arg(dir.0.path()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let keys = keys_of(&figures);
@@ -52,12 +51,12 @@ fn the_blocks_bench_says_what_an_interpreter_has_not() {
 /// Functional, not speed: every model is served, on any machine.
 #[test]
 fn the_spaces_bench_reports_that_every_model_is_served() {
-    let dir = Dir::new("spaces");
+    let dir = Dir::new();
     for nvme in [false, true] {
         let mut bench = Command::new(env!("CARGO_BIN_EXE_kvtide"));
         bench.args(["bench", "spaces", "--json"]);
         if nvme {
-            bench.arg("--dir").arg(&dir.0);
+            bench.arg("--dir").arg(dir.0.path());
         }
         let output = bench.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -73,7 +72,7 @@ fn the_spaces_bench_reports_that_every_model_is_served() {
 /// Rates depend on the machine; stored blocks must be found on every machine.
 #[test]
 fn the_pressure_bench_reports_its_figures_and_finds_what_it_stored() {
-    let dir = Dir::new("pressure");
+    let dir = Dir::new();
     let mut bench = Command::new(env!("CARGO_BIN_EXE_kvtide"));
     bench.args([
         "bench",
@@ -88,7 +87,7 @@ fn the_pressure_bench_reports_its_figures_and_finds_what_it_stored() {
         "--engines",
         "1",
     ]);
-    let output = bench.arg("--dir").arg(&dir.0).output().unwrap();
+    let output = bench.arg("--dir").arg(dir.0.path()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let keys = keys_of(&figures);
@@ -111,7 +110,7 @@ fn the_pressure_bench_reports_its_figures_and_finds_what_it_stored() {
 
 #[test]
 fn a_pressure_bench_that_cannot_be_run_says_why() {
-    let dir = Dir::new("pressure-errors");
+    let dir = Dir::new();
     for (arguments, why) in [
         (&["--blocks", "1000"][..], "--blocks is 1000"),
         (&["--host", "1MiB"], "--host is 1048576"),
@@ -119,7 +118,7 @@ fn a_pressure_bench_that_cannot_be_run_says_why() {
         (&["--host", "4TiB", "--times", "4"], "--host × --times is"),
     ] {
         let mut bench = Command::new(env!("CARGO_BIN_EXE_kvtide"));
-        let output = bench.args(["bench", "pressure", "--dir"]).arg(&dir.0).args(arguments).output().unwrap();
+        let output = bench.args(["bench", "pressure", "--dir"]).arg(dir.0.path()).args(arguments).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(2) && said.contains(why), "{why}: {said}");
         assert!(dir.is_empty(), "{why}");
@@ -189,23 +188,21 @@ fn a_bench_that_does_not_exist_is_named() {
 }
 
 /// A directory that is removed on drop.
-struct Dir(PathBuf);
+struct Dir(tempfile::TempDir);
 
 impl Dir {
-    fn new(name: &str) -> Dir {
-        let path = std::env::temp_dir().join(format!("kvtide-bench-test-{}-{name}", std::process::id()));
-        std::fs::create_dir(&path).expect("a new directory");
-        Dir(path)
+    fn new() -> Dir {
+        Dir(tempfile::tempdir().expect("a new directory"))
     }
 
     fn is_empty(&self) -> bool {
-        std::fs::read_dir(&self.0).expect("the directory exists").next().is_none()
+        std::fs::read_dir(self.0.path()).expect("the directory exists").next().is_none()
     }
 
     /// Return a `bench nvme` command in this directory, short and small unless the arguments say otherwise.
     fn nvme(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvtide"));
-        command.args(["bench", "nvme", "--json", "--dir"]).arg(&self.0).args(arguments);
+        command.args(["bench", "nvme", "--json", "--dir"]).arg(self.0.path()).args(arguments);
         for usual in [["--seconds", "0.5"], ["--size", "16777216"]] {
             if !arguments.contains(&usual[0]) {
                 command.args(usual);
@@ -215,15 +212,9 @@ impl Dir {
     }
 }
 
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn the_nvme_bench_reports_its_figures_and_leaves_nothing_behind() {
-    let dir = Dir::new("figures");
+    let dir = Dir::new();
     let plain = [
         "checksum_cpu_s_per_gb",
         "cpu_s_per_gb_read",
@@ -267,7 +258,7 @@ fn the_nvme_bench_reports_its_figures_and_leaves_nothing_behind() {
 
 #[test]
 fn an_nvme_bench_that_cannot_be_run_says_why() {
-    let dir = Dir::new("errors");
+    let dir = Dir::new();
     let no_fio = |mut command: Command| {
         command.env("PATH", "/nonexistent");
         command
@@ -294,7 +285,7 @@ fn an_nvme_bench_that_cannot_be_run_says_why() {
 
 #[test]
 fn an_nvme_bench_that_is_interrupted_removes_its_files() {
-    let dir = Dir::new("interrupted");
+    let dir = Dir::new();
     let mut child = dir.nvme(&["--seconds", "600"]).stderr(Stdio::piped()).spawn().unwrap();
     // At the first progress line the files exist.
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();

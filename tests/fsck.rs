@@ -1,14 +1,13 @@
 //! Tests of `kvtide fsck` on real files.
 #![allow(clippy::unwrap_used)]
 
-use kvtide_format::log::{Cipher, CipherError, Log, NONCE_BYTES, Put, Salt, SlabHeader, SpaceKey, Storage, TAG_BYTES};
+use kvtide_format::log::{Cipher, CipherError, Log, NONCE_BYTES, Put, Salt, SlabHeader, Storage, TAG_BYTES};
 use kvtide_format::{PageKey, Superblock};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 const PAGE: usize = 2048;
 const PLANES: usize = 4;
@@ -16,14 +15,8 @@ const SLOT: u64 = 8192;
 
 /// A directory with a disk, removed on drop.
 struct Place {
-    dir: PathBuf,
+    dir: tempfile::TempDir,
     superblock: Superblock,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.dir);
-    }
 }
 
 struct Disk(File);
@@ -76,10 +69,7 @@ impl Cipher for Toy {
 
 impl Place {
     fn new() -> Place {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let name = format!("kvtide-fsck-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
-        let dir = std::env::temp_dir().join(name);
-        fs::create_dir(&dir).unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let superblock = Superblock::new(0xABCD_EF01, 4 << 20, 1 << 20).unwrap();
         let superblock = Superblock { starts: 1, sequence: 1, ..superblock };
         let place = Place { dir, superblock };
@@ -90,7 +80,7 @@ impl Place {
     }
 
     fn file(&self) -> PathBuf {
-        self.dir.join("kvtide.store")
+        self.dir.path().join("kvtide.store")
     }
 
     fn open(&self) -> File {
@@ -150,7 +140,7 @@ impl Place {
 
     fn fsck(&self, flags: &[&str]) -> (i32, serde_json::Value) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvtide"));
-        let output = command.arg("fsck").arg(&self.dir).arg("--json").args(flags).output().unwrap();
+        let output = command.arg("fsck").arg(self.dir.path()).arg("--json").args(flags).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         let status = output.status.code().unwrap();
         let json = serde_json::from_str(&text)
@@ -160,17 +150,7 @@ impl Place {
 }
 
 fn slab(region: u32, grant: u64, encrypted: bool) -> SlabHeader {
-    SlabHeader {
-        region,
-        grant,
-        key: SpaceKey([9; 32]),
-        domain: "research".into(),
-        slot_bytes: SLOT,
-        shards: 1,
-        codec: 0,
-        encrypted,
-        page_bytes: vec![PAGE as u32; PLANES],
-    }
+    SlabHeader { encrypted, ..SlabHeader::new(region, grant, [9; 32], "research", SLOT, vec![PAGE as u32; PLANES]) }
 }
 
 fn number(json: &serde_json::Value, pointer: &str) -> u64 {

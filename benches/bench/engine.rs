@@ -39,14 +39,12 @@ impl Engine {
         seqs_max: u32,
     ) -> Result<Engine, BenchError> {
         let planes = vec![Plane::full(PAGE_BYTES); planes];
-        let space = SpaceSpec {
-            name: format!("bench-{name}"),
-            fingerprint: std::array::from_fn(|i| name.as_bytes().get(i).copied().unwrap_or(0)),
-            page_tokens: PAGE_TOKENS as u32,
+        let space = SpaceSpec::new(
+            format!("bench-{name}"),
+            std::array::from_fn(|i| name.as_bytes().get(i).copied().unwrap_or(0)),
+            PAGE_TOKENS as u32,
             planes,
-            shards: 1,
-            shard: 0,
-        };
+        );
         let options = Options { seqs_max, timeout: TIMEOUT, ..Options::new(socket.into(), space, vec![frames]) };
         let client = trying("attach", Client::attach(options))?;
         let channel = trying("get the channel", client.channel(0))?;

@@ -41,14 +41,7 @@ struct Engine {
 
 impl Engine {
     fn attach(daemon: &PrivateDaemon, model: u8) -> Result<Engine, BenchError> {
-        let space = SpaceSpec {
-            name: format!("bench-model-{model}"),
-            fingerprint: [model; 32],
-            page_tokens: 16,
-            planes: vec![Plane::full(BLOCK_BYTES)],
-            shards: 1,
-            shard: 0,
-        };
+        let space = SpaceSpec::new(format!("bench-model-{model}"), [model; 32], 16, vec![Plane::full(BLOCK_BYTES)]);
         let options = Options { timeout: TIMEOUT, ..Options::new(daemon.socket().into(), space, vec![0]) };
         let client = trying("attach", Client::attach(options))?;
         let channel = trying("get the channel", client.channel(0))?;

@@ -4,7 +4,7 @@
 //! bytes of its pages follow from its hash. A reader therefore knows every byte from the hash.
 
 use super::plan::{DEPTH_MAX, PAGE_BYTES};
-use super::random::Random;
+use kvtide_types::random::Random;
 use kvtide_wire::entry::Level;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

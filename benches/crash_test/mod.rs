@@ -13,7 +13,6 @@ mod check;
 mod content;
 mod error;
 mod plan;
-mod random;
 mod report;
 mod round;
 mod session;

@@ -1,8 +1,8 @@
 //! Parameters of a run: geometry, tier sizes, and bytes written between two kills.
 
 use super::Args;
-use super::random::Random;
 use kvtide_client::SpaceSpec;
+use kvtide_types::random::Random;
 use kvtide_wire::geometry::Plane;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -119,16 +119,13 @@ impl Plan {
 
     /// Return the space; each run has a unique fingerprint.
     pub fn space(&self) -> SpaceSpec {
-        let plane = |page_bytes| Plane::full(page_bytes);
         let mut random = Random::new(self.seed);
-        SpaceSpec {
-            name: "crash-test".into(),
-            fingerprint: std::array::from_fn(|_| random.next() as u8),
-            page_tokens: PAGE_TOKENS as u32,
-            planes: PAGE_BYTES.map(plane).to_vec(),
-            shards: 1,
-            shard: 0,
-        }
+        SpaceSpec::new(
+            "crash-test",
+            std::array::from_fn(|_| random.next() as u8),
+            PAGE_TOKENS as u32,
+            PAGE_BYTES.map(Plane::full).to_vec(),
+        )
     }
 
     /// Return the frames of a tier 0 of [`TIER0_BLOCKS`] blocks, for the classes in the order of their first plane.

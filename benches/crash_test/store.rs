@@ -2,9 +2,9 @@
 
 use super::error::CrashError;
 use super::plan::{Phase, Plan};
-use super::random::Random;
 use crate::private_daemon::{Options, PrivateDaemon};
 use kvtide_daemon::output;
+use kvtide_types::random::Random;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};

@@ -2,9 +2,9 @@
 
 use super::content::{Book, Chain, Id};
 use super::plan::{DEPTH_MAX, LIVE_MAX, Plan};
-use super::random::Random;
 use super::session::{Hand, TIMEOUT, WrongPage, attach};
 use kvtide_client::{Client, Completed, Error, Outcome, Request, SeqId, Ticket};
+use kvtide_types::random::Random;
 use kvtide_wire::entry::Level;
 use kvtide_wire::status::Status;
 use std::collections::{BTreeMap, VecDeque};

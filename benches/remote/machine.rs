@@ -87,14 +87,8 @@ impl Machine {
         let (slab_bytes, config) = (Some(16 << 20), Some(config));
         let options = DaemonOptions { binary, host_bytes, slab_bytes, config, ..DaemonOptions::default() };
         let daemon = PrivateDaemon::start(&options)?;
-        let space = SpaceSpec {
-            name: "bench-remote".into(),
-            fingerprint: FINGERPRINT,
-            page_tokens: 16,
-            planes: vec![Plane::full(block.page_bytes); block.planes.into()],
-            shards: 1,
-            shard: 0,
-        };
+        let space =
+            SpaceSpec::new("bench-remote", FINGERPRINT, 16, vec![Plane::full(block.page_bytes); block.planes.into()]);
         let options = Options { timeout: TIMEOUT, ..Options::new(daemon.socket().into(), space, vec![0]) };
         let client = trying("attach", Client::attach(options))?;
         let channel = trying("get the channel", client.channel(0))?;

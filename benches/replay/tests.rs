@@ -3,7 +3,8 @@
 use super::*;
 use clap::Parser;
 use serde_json::Value;
-use std::path::PathBuf;
+use std::io::Write;
+use tempfile::NamedTempFile;
 
 #[derive(Parser)]
 struct Line {
@@ -11,32 +12,21 @@ struct Line {
     args: Args,
 }
 
-/// A file that is removed with its test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str, bytes: &[u8]) -> Scratch {
-        let path = std::env::temp_dir().join(format!("kvtide-replay-{}-{name}", std::process::id()));
-        std::fs::write(&path, bytes).expect("a writable folder");
-        Scratch(path)
-    }
+fn scratch(bytes: &[u8]) -> NamedTempFile {
+    let mut file = NamedTempFile::new().expect("a writable folder");
+    file.write_all(bytes).expect("a writable file");
+    file
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-fn replay(which: &str, trace: &Scratch, more: &[&str]) -> Result<String, ReplayError> {
-    let path = trace.0.to_str().expect("UTF-8");
+fn replay(which: &str, trace: &NamedTempFile, more: &[&str]) -> Result<String, ReplayError> {
+    let path = trace.path().to_str().expect("UTF-8");
     let words = ["replay", which, path].into_iter().chain(more.iter().copied());
     let told = told(&Line::try_parse_from(words).expect("a line that parses").args)?;
     assert_eq!(told.failed, None);
     Ok(told.text)
 }
 
-fn json(which: &str, trace: &Scratch, more: &[&str]) -> Value {
+fn json(which: &str, trace: &NamedTempFile, more: &[&str]) -> Value {
     let more: Vec<&str> = more.iter().copied().chain(["--json"]).collect();
     let text = replay(which, trace, &more).expect("the replay succeeds");
     let mut json: Value = serde_json::from_str(&text).expect("JSON");
@@ -49,7 +39,7 @@ fn number(value: &Value, name: &str) -> f64 {
 }
 
 /// Return conversations that continue, and requests that do not recur: 40 pairs of them.
-fn requests() -> Scratch {
+fn requests() -> NamedTempFile {
     let mut lines = String::new();
     for turn in 0..40u64 {
         let (chat, length) = (turn % 8, 3 + turn / 8);
@@ -63,7 +53,7 @@ fn requests() -> Scratch {
             );
         }
     }
-    Scratch::new(&format!("requests-{:?}", std::thread::current().id()), lines.as_bytes())
+    scratch(lines.as_bytes())
 }
 
 #[test]
@@ -114,21 +104,21 @@ fn the_rules_of_admission_are_compared() {
 
 #[test]
 fn a_broken_trace_is_named_with_its_place() {
-    let trace = Scratch::new("broken-requests", b"{\"timestamp\": 0, \"hash_ids\": [1]}\n{\"timestamp\": 0, \"has");
+    let trace = scratch(b"{\"timestamp\": 0, \"hash_ids\": [1]}\n{\"timestamp\": 0, \"has");
     let error = replay("requests", &trace, &[]).expect_err("cut off").to_string();
-    assert!(error.contains("broken-requests: line 2: "), "{error}");
+    assert!(error.contains(&format!("{}: line 2: ", trace.path().display())), "{error}");
     let whole = trace::fixture::file(&[]);
-    let trace = Scratch::new("broken-attention", &whole[..whole.len() - 100]);
+    let trace = scratch(&whole[..whole.len() - 100]);
     let error = replay("attention", &trace, &[]).expect_err("cut off").to_string();
-    assert!(error.contains(&format!("broken-attention: byte {}: ", whole.len() - 100)), "{error}");
-    let trace = Scratch::new("narrow", &whole);
+    assert!(error.contains(&format!("{}: byte {}: ", trace.path().display(), whole.len() - 100)), "{error}");
+    let trace = scratch(&whole);
     let error = replay("attention", &trace, &["--capacity-percent", "5"]).expect_err("too narrow").to_string();
     assert!(error.contains("--capacity-percent"), "{error}");
 }
 
 #[test]
 fn attention_is_replayed_alike_twice_and_within_what_can_be() {
-    let trace = Scratch::new("attention", &trace::fixture::file(&[]));
+    let trace = scratch(&trace::fixture::file(&[]));
     let run = || json("attention", &trace, &["--capacity-percent", "25"]);
     let figures = run();
     assert_eq!(figures, run(), "the same trace, the same figures");
@@ -157,8 +147,8 @@ fn attention_is_replayed_alike_twice_and_within_what_can_be() {
 #[test]
 fn figures_are_those_of_before() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/replay/frozen.json");
-    let chats = Scratch::new("frozen-requests", include_bytes!("../../ffi/python/e2e/trace.jsonl"));
-    let attention = Scratch::new("frozen-attention", &trace::fixture::file(&[]));
+    let chats = scratch(include_bytes!("../../ffi/python/e2e/trace.jsonl"));
+    let attention = scratch(&trace::fixture::file(&[]));
     let now = serde_json::json!({
         "requests": json("requests", &chats, &["--all", "--capacity-percent", "5,20,50"]),
         "admissions": json("requests", &chats, &["--admissions", "--capacity-percent", "20"]),
@@ -200,7 +190,7 @@ fn compare(before: &Value, now: &Value, path: String, differ: &mut Vec<String>) 
 
 #[test]
 fn where_everything_fits_nothing_is_moved_or_waited_for() {
-    let trace = Scratch::new("fits", &trace::fixture::file(&[]));
+    let trace = scratch(&trace::fixture::file(&[]));
     let figures = json("attention", &trace, &["--capacity-percent", "100"]);
     assert!((number(&figures, "mass_recall") - 1.0).abs() < 0.01, "{figures}");
     assert_eq!((number(&figures, "prefetched_bytes"), number(&figures, "stall_us_per_token")), (0.0, 0.0), "{figures}");
@@ -209,7 +199,7 @@ fn where_everything_fits_nothing_is_moved_or_waited_for() {
 /// In simulated time: bytes moved by the shipped core's plan, compared with the minimum of any plan for a scan.
 #[test]
 fn exact_moves_little_more_than_a_cyclic_scan_must() {
-    let trace = Scratch::new("exact", &trace::fixture::file(&[]));
+    let trace = scratch(&trace::fixture::file(&[]));
     let exact = |more: &[&str]| json("attention", &trace, more)["exact"].clone();
     let mut before = f64::INFINITY;
     for percent in ["12.5", "25", "50"] {
@@ -232,10 +222,10 @@ fn exact_moves_little_more_than_a_cyclic_scan_must() {
 #[test]
 fn charts_are_drawn() {
     let trace = requests();
-    let chart = Scratch::new("chart.svg", b"");
-    let path = chart.0.to_str().expect("UTF-8");
+    let chart = scratch(b"");
+    let path = chart.path().to_str().expect("UTF-8");
     replay("requests", &trace, &["--all", "--capacity-percent", "22,50", "--chart", path])
         .expect("the replay succeeds");
-    let svg = std::fs::read_to_string(&chart.0).expect("the chart was written");
+    let svg = std::fs::read_to_string(path).expect("the chart was written");
     assert!(svg.starts_with("<svg") && svg.contains("Belady") && svg.contains("s3-fifo"), "{svg}");
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::sim::Sim;
-use common::{BOUND, buffer, device, done, get, pinned};
+use common::{buffer, device, done, end, get, pinned};
 use kvtide_kernels::{
     Arena, Buffer, Copier, Error, Event, Pinned, Priority, Stream, WaitWord, Way,
     copy::{Copy, Options, Path},
@@ -37,10 +37,7 @@ fn a_capture_of_the_engine_survives_copies_polls_and_memory_on_any_thread() {
             let copy = Copy { from: source.address(), to: target.address(), bytes: 4096, region: 0 };
             // SAFETY: both stay until the batch has ended.
             let ticket = unsafe { copier.submit(Way::Up, &[copy]) }.expect("submitted");
-            let deadline = Instant::now() + BOUND;
-            while !copier.poll(ticket).expect("copied") {
-                assert!(Instant::now() < deadline, "the batch does not end");
-            }
+            end(&mut copier, ticket).expect("copied");
             let arena = Arena::reserve(&device, 1 << 21, 1 << 21).expect("addresses");
             arena.grow_to(1 << 21).expect("memory");
         };
@@ -100,10 +97,7 @@ fn a_batch_about_which_the_driver_does_not_answer_stays_in_flight() {
     sim.fail("cuEventQuery", 1, 900);
     assert!(!event.wait_until(Instant::now()).expect("asked"));
     word.release_all();
-    let deadline = Instant::now() + BOUND;
-    while !copier.poll(ticket).expect("copied") {
-        assert!(Instant::now() < deadline, "the batch does not end");
-    }
+    end(&mut copier, ticket).expect("copied");
     assert_eq!(get(&device, target.address(), 64), [9; 64]);
     assert!(matches!(copier.poll(ticket), Err(Error::Invalid { .. })), "its end was reported");
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{BOUND, Rng, buffer, device, get, pinned, pinned_bytes};
+use common::{BOUND, Rng, buffer, device, end, get, pinned, pinned_bytes};
 use kvtide_kernels::{
     Copier, Device, Error, Event, HostRegion, Priority, Stream, WaitWord, Way,
     copy::{BATCHES_MAX, COPIES_MAX, Copy, Options, Path, Ticket},
@@ -16,26 +16,12 @@ fn copier(device: &Arc<Device>, path: Path) -> Copier {
     Copier::new(device, Options { path, launch_bytes: 64 << 10, ..Options::default() }).expect("a copier")
 }
 
-/// Poll until a batch has ended.
-fn end(copier: &mut Copier, ticket: Ticket) -> Result<(), Error> {
-    let deadline = Instant::now() + BOUND;
-    while !copier.poll(ticket)? {
-        assert!(Instant::now() < deadline, "the batch does not end");
-        std::thread::yield_now();
-    }
-    Ok(())
-}
-
 /// Return copies from a range into another one with `room` bytes for each, without overlap in the target; update the model of the
 /// target.
 fn batch(rng: &mut Rng, from: (u64, &[u8]), to: (u64, &mut [u8]), count: usize) -> Vec<Copy> {
     let room = to.1.len() / count;
-    let mut places: Vec<usize> = (0..count).collect();
-    for at in (1..count).rev() {
-        places.swap(at, rng.below(at + 1));
-    }
     let mut copies = Vec::new();
-    for place in places {
+    for place in rng.shuffled(count) {
         let whole = rng.below(8) == 0;
         let bytes = if whole { room } else { rng.below(room + 1) };
         // Often aligned, as pages are; often unaligned.

@@ -4,7 +4,7 @@
 mod common;
 
 use common::sim::Sim;
-use common::{BOUND, child, device, done, get, passed, pinned, put};
+use common::{BOUND, child, device, done, end, get, passed, pinned, put};
 use kvtide_kernels::{
     Arena, Buffer, Copier, Device, Driver, Error, Event, Pinned, Priority, Stream, Trial, WaitWord, Which, copy, module,
 };
@@ -22,11 +22,18 @@ macro_rules! stand_in_only {
     };
 }
 
+/// Runs the test in a process of its own, with these variables.
+macro_rules! in_child {
+    ($test:expr, $variables:expr) => {
+        if let Some(output) = child($test, $variables) {
+            return passed(&output);
+        }
+    };
+}
+
 #[test]
 fn no_driver() {
-    if let Some(output) = child("no_driver", &[("KVTIDE_LIBCUDA", "/nowhere/libcuda.so.1")]) {
-        return passed(&output);
-    }
+    in_child!("no_driver", &[("KVTIDE_LIBCUDA", "/nowhere/libcuda.so.1")]);
     let threads: Vec<_> = (0..8).map(|_| std::thread::spawn(Driver::probe)).collect();
     for thread in threads {
         let error = thread.join().expect("no panic").expect_err("no driver");
@@ -45,9 +52,7 @@ fn no_driver() {
 fn memory_that_cannot_be_locked_costs_the_measurement_and_not_the_copier() {
     stand_in_only!();
     // In a process of its own: a device is measured once.
-    if let Some(output) = child("memory_that_cannot_be_locked_costs_the_measurement_and_not_the_copier", &[]) {
-        return passed(&output);
-    }
+    in_child!("memory_that_cannot_be_locked_costs_the_measurement_and_not_the_copier", &[]);
     let device = device();
     device.works().expect("tried");
     let _word = WaitWord::new(&device).expect("a word, so that its page is registered");
@@ -64,9 +69,7 @@ fn memory_that_cannot_be_locked_costs_the_measurement_and_not_the_copier() {
 
 #[test]
 fn a_library_that_is_no_driver() {
-    if let Some(output) = child("a_library_that_is_no_driver", &[("KVTIDE_LIBCUDA", "libm.so.6")]) {
-        return passed(&output);
-    }
+    in_child!("a_library_that_is_no_driver", &[("KVTIDE_LIBCUDA", "libm.so.6")]);
     let error = Driver::probe().expect_err("no driver");
     assert!(
         matches!(&error, Error::Symbols { missing, .. } if missing.len() > 40 && missing.contains(&"cuInit")),
@@ -77,9 +80,7 @@ fn a_library_that_is_no_driver() {
 #[test]
 fn a_driver_that_is_too_old() {
     stand_in_only!();
-    if let Some(output) = child("a_driver_that_is_too_old", &[("KVTIDE_SIM_VERSION", "11080")]) {
-        return passed(&output);
-    }
+    in_child!("a_driver_that_is_too_old", &[("KVTIDE_SIM_VERSION", "11080")]);
     let text = Driver::probe().expect_err("too old").to_string();
     assert!(text.contains("CUDA 11.8") && text.contains("CUDA 12.0"), "{text}");
 }
@@ -87,9 +88,7 @@ fn a_driver_that_is_too_old() {
 #[test]
 fn a_driver_that_is_too_old_for_the_kernels() {
     stand_in_only!();
-    if let Some(output) = child("a_driver_that_is_too_old_for_the_kernels", &[("KVTIDE_SIM_VERSION", "12020")]) {
-        return passed(&output);
-    }
+    in_child!("a_driver_that_is_too_old_for_the_kernels", &[("KVTIDE_SIM_VERSION", "12020")]);
     let device = device();
     let works = device.works().expect("tried");
     assert!(works.vmm.works() && works.host_registration.works() && works.stream_waits.works(), "{works:?}");
@@ -109,9 +108,7 @@ fn a_driver_that_is_too_old_for_the_kernels() {
 #[test]
 fn no_device() {
     stand_in_only!();
-    if let Some(output) = child("no_device", &[("KVTIDE_SIM_DEVICES", "0")]) {
-        return passed(&output);
-    }
+    in_child!("no_device", &[("KVTIDE_SIM_DEVICES", "0")]);
     let text = Driver::probe().expect_err("no device").to_string();
     assert!(text.contains("CUDA_ERROR_NO_DEVICE (100)") && text.contains("CUDA_VISIBLE_DEVICES"), "{text}");
 }
@@ -119,10 +116,7 @@ fn no_device() {
 #[test]
 fn a_driver_that_does_not_start_the_first_time() {
     stand_in_only!();
-    if let Some(output) = child("a_driver_that_does_not_start_the_first_time", &[("KVTIDE_SIM_FAULT", "cuInit:1=802")])
-    {
-        return passed(&output);
-    }
+    in_child!("a_driver_that_does_not_start_the_first_time", &[("KVTIDE_SIM_FAULT", "cuInit:1=802")]);
     let text = Driver::probe().expect_err("not ready").to_string();
     assert!(text.contains("CUDA_ERROR_SYSTEM_NOT_READY (802)") && text.contains("fabric manager"), "{text}");
     Driver::probe().expect("a failure is not kept");
@@ -177,9 +171,7 @@ fn what_is_there_and_does_not_work_is_reported_as_such() {
     stand_in_only!();
     let name = "what_is_there_and_does_not_work_is_reported_as_such";
     let faults = "cuMemcpyBatchAsync:*=801,cuMemHostGetDevicePointer_v2:2=1,cuStreamWriteValue64_v2:*=801";
-    if let Some(output) = child(name, &[("KVTIDE_SIM_FAULT", faults)]) {
-        return passed(&output);
-    }
+    in_child!(name, &[("KVTIDE_SIM_FAULT", faults)]);
     let device = device();
     let works = device.works().expect("tried");
     let failing: Vec<&str> = works.all().iter().filter(|(_, trial)| !trial.works()).map(|(name, _)| *name).collect();
@@ -191,9 +183,7 @@ fn what_is_there_and_does_not_work_is_reported_as_such() {
 #[test]
 fn a_full_device_is_no_device_that_cannot() {
     stand_in_only!();
-    if let Some(output) = child("a_full_device_is_no_device_that_cannot", &[("KVTIDE_SIM_MEMORY", "209715200")]) {
-        return passed(&output);
-    }
+    in_child!("a_full_device_is_no_device_that_cannot", &[("KVTIDE_SIM_MEMORY", "209715200")]);
     let device = device();
     let hog = Buffer::new(&device, 199 << 20).expect("all but the memory of the first trials");
     let error = device.works().expect_err("nothing can be tried");
@@ -248,9 +238,7 @@ fn growth_that_fails_half_way_leaves_the_arena_as_it_was() {
 #[test]
 fn devices_are_found_by_number_and_identity() {
     stand_in_only!();
-    if let Some(output) = child("devices_are_found_by_number_and_identity", &[("KVTIDE_SIM_DEVICES", "2")]) {
-        return passed(&output);
-    }
+    in_child!("devices_are_found_by_number_and_identity", &[("KVTIDE_SIM_DEVICES", "2")]);
     let driver = Driver::probe().expect("a driver");
     assert_eq!(driver.devices().len(), 2);
     let uuid = driver.devices()[1].uuid;
@@ -283,9 +271,7 @@ fn devices_are_found_by_number_and_identity() {
 #[test]
 fn a_lost_device_is_told_and_the_other_one_goes_on() {
     stand_in_only!();
-    if let Some(output) = child("a_lost_device_is_told_and_the_other_one_goes_on", &[("KVTIDE_SIM_DEVICES", "2")]) {
-        return passed(&output);
-    }
+    in_child!("a_lost_device_is_told_and_the_other_one_goes_on", &[("KVTIDE_SIM_DEVICES", "2")]);
     let sim = Sim::new();
     let driver = Driver::probe().expect("a driver");
     let [lost, other] = [0, 1].map(|n| Device::open(&driver, Which::Ordinal(n)).expect("a device"));
@@ -326,9 +312,7 @@ fn a_lost_device_is_told_and_the_other_one_goes_on() {
 fn a_batch_that_fails_half_way_is_told_when_what_was_started_has_ended() {
     stand_in_only!();
     let name = "a_batch_that_fails_half_way_is_told_when_what_was_started_has_ended";
-    if let Some(output) = child(name, &[]) {
-        return passed(&output);
-    }
+    in_child!(name, &[]);
     let sim = Sim::new();
     let device = device();
     for (path, call, nth) in [
@@ -391,9 +375,7 @@ fn ptx_that_the_driver_refuses() {
 
 #[test]
 fn a_forked_child_is_told_and_harms_nothing() {
-    if let Some(output) = child("a_forked_child_is_told_and_harms_nothing", &[]) {
-        return passed(&output);
-    }
+    in_child!("a_forked_child_is_told_and_harms_nothing", &[]);
     let device = device();
     let bytes = common::Rng(2).bytes(4096);
     let there = common::buffer(&device, &bytes);
@@ -468,10 +450,7 @@ fn copies_arrive(device: &Arc<Device>, copier: &mut Copier) {
     });
     // SAFETY: both stay until the batch has ended.
     let ticket = unsafe { copier.submit(copy::Way::Up, &copies) }.expect("submitted");
-    let deadline = Instant::now() + BOUND;
-    while !copier.poll(ticket).expect("copied") {
-        assert!(Instant::now() < deadline, "the batch does not end");
-    }
+    end(copier, ticket).expect("copied");
     let got = get(device, there.address(), 40_000);
     for copy in copies {
         let at = (copy.to - there.address()) as usize;

@@ -397,69 +397,49 @@ fn configuration(source: &Source) -> Check {
 mod tests {
     use super::*;
 
-    /// A machine of these files.
-    struct Fake(PathBuf);
-
-    impl Fake {
-        fn new(name: &str, files: &[(&str, &str)]) -> Fake {
-            let root = std::env::temp_dir().join(format!("kvtide-doctor-{}-{name}", std::process::id()));
-            for (path, text) in files {
-                let path = root.join(path);
-                fs::create_dir_all(path.parent().unwrap()).unwrap();
-                fs::write(path, text).unwrap();
-            }
-            Fake(root)
+    /// Return the root directory of a machine with these files.
+    fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
         }
-
-        fn check(&self, check: fn(&Host<'_>) -> Check) -> Check {
-            check(&Host { root: &self.0 })
-        }
-    }
-
-    impl Drop for Fake {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
+        root
     }
 
     #[test]
     fn what_is_wrong_is_said_with_a_command() {
-        let good = Fake::new(
-            "good",
-            &[
-                ("proc/sys/kernel/osrelease", "6.8.0-45-generic\n"),
-                ("proc/sys/kernel/io_uring_disabled", "0\n"),
-                ("sys/kernel/mm/transparent_hugepage/shmem_enabled", "always within_size [advise] never deny force\n"),
-                ("sys/devices/system/node/node0/cpulist", "0-1\n"),
-                ("proc/driver/nvidia/version", "NVRM version: 570\n"),
-                ("usr/lib64/libcuda.so.1", ""),
-            ],
-        );
-        let bad = Fake::new(
-            "bad",
-            &[
-                ("proc/sys/kernel/osrelease", "5.15.0\n"),
-                ("proc/sys/kernel/io_uring_disabled", "2\n"),
-                ("sys/kernel/mm/transparent_hugepage/shmem_enabled", "always within_size advise [never] deny force\n"),
-                ("sys/devices/system/node/node0/cpulist", "0\n"),
-                ("sys/devices/system/node/node1/cpulist", "1\n"),
-                ("proc/driver/nvidia/version", "NVRM version: 570\n"),
-            ],
-        );
+        let good = machine(&[
+            ("proc/sys/kernel/osrelease", "6.8.0-45-generic\n"),
+            ("proc/sys/kernel/io_uring_disabled", "0\n"),
+            ("sys/kernel/mm/transparent_hugepage/shmem_enabled", "always within_size [advise] never deny force\n"),
+            ("sys/devices/system/node/node0/cpulist", "0-1\n"),
+            ("proc/driver/nvidia/version", "NVRM version: 570\n"),
+            ("usr/lib64/libcuda.so.1", ""),
+        ]);
+        let bad = machine(&[
+            ("proc/sys/kernel/osrelease", "5.15.0\n"),
+            ("proc/sys/kernel/io_uring_disabled", "2\n"),
+            ("sys/kernel/mm/transparent_hugepage/shmem_enabled", "always within_size advise [never] deny force\n"),
+            ("sys/devices/system/node/node0/cpulist", "0\n"),
+            ("sys/devices/system/node/node1/cpulist", "1\n"),
+            ("proc/driver/nvidia/version", "NVRM version: 570\n"),
+        ]);
+        let (good, bad) = (Host { root: good.path() }, Host { root: bad.path() });
         type Look = fn(&Host<'_>) -> Check;
         let checks: [(Look, Verdict); 3] = [(io_uring, Verdict::Warn), (numa, Verdict::Warn), (gpu, Verdict::Warn)];
         for (check, verdict) in checks {
-            let (here, there) = (good.check(check), bad.check(check));
+            let (here, there) = (check(&good), check(&bad));
             assert_eq!(here.verdict, Verdict::Ok, "{here:?}");
             assert!(there.verdict == verdict && !there.fix.is_empty(), "{there:?}");
         }
-        let (here, there) = (Host { root: &good.0 }, Host { root: &bad.0 });
         // The mode "never" concerns other programs: the daemon collapses its pages itself.
-        let collapsed = huge_pages(&there, None);
+        let collapsed = huge_pages(&bad, None);
         assert!(collapsed.verdict == Verdict::Ok && collapsed.found.contains("never"), "{collapsed:?}");
-        let small = huge_pages(&here, Some("Invalid argument".to_owned()));
+        let small = huge_pages(&good, Some("Invalid argument".to_owned()));
         assert!(small.verdict == Verdict::Warn && small.found.contains("MADV_COLLAPSE: Invalid argument"), "{small:?}");
-        let said = text(&[kernel(&here, true), kernel(&there, false)]);
+        let said = text(&[kernel(&good, true), kernel(&bad, false)]);
         assert!(
             said.contains(
                 "ok    kernel        6.8.0-45-generic\nFAIL  kernel        5.15.0: it lacks SO_PEERPIDFD (Linux 6.5)"

@@ -5,7 +5,7 @@ use crate::nvme::Dir;
 use crate::relay::with_relays;
 use crate::shared::{Engine, configuration, found, until_metric, until_served};
 use crate::trace::{Collector, OK, TOKENS, context};
-use crate::{BOUND, daemon};
+use crate::{BOUND, daemon, until};
 use kvtide_bench::private_daemon::PrivateDaemon;
 use kvtide_client::{Client, Options, Progress, Relay as Questions, SpaceSpec};
 use kvtide_relay::config::Config;
@@ -375,8 +375,7 @@ fn only_engines_of_the_domain_may_ask() {
 }
 
 fn attach_local(socket: &Path) -> Client {
-    let (name, planes) = ("local".into(), vec![Plane::full(4096)]);
-    let spec = SpaceSpec { name, fingerprint: [7; 32], page_tokens: 16, planes, shards: 1, shard: 0 };
+    let spec = SpaceSpec::new("local", [7; 32], 16, vec![Plane::full(4096)]);
     Client::attach(Options { local: true, ..Options::new(socket.into(), spec, vec![0]) }).unwrap()
 }
 
@@ -405,10 +404,7 @@ fn one_user_cannot_take_all_places() {
     };
     assert!(refused.status == Status::Limit && refused.text.contains("64 of this user"), "{refused:?}");
     all.pop();
-    let deadline = Instant::now() + BOUND;
-    while !matches!(enter().1, FromRelay::Welcome(_)) {
-        assert!(Instant::now() < deadline, "a place is not free again");
-    }
+    until(|| "a place is not free again", || matches!(enter().1, FromRelay::Welcome(_)));
 }
 
 /// Connections that send nothing take no engine's place, not even of their own user; engines with a token are not counted by user.

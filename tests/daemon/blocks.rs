@@ -2,7 +2,7 @@
 
 use crate::nvme::{Dir, nvme_options};
 use crate::roles::{Actor, hold, say};
-use crate::{BOUND, daemon, options, sessions, until_status};
+use crate::{BOUND, daemon, options, sessions, until, until_status};
 use kvtide_bench::private_daemon::{Options as DaemonOptions, PrivateDaemon};
 use kvtide_client::{Channel, Client, Error, Options, Piece, Request, SpaceSpec};
 use kvtide_wire::entry::Level;
@@ -380,15 +380,7 @@ fn store_and_load(channel: &mut Channel, memory: &mut Memory, prefix: u128) {
 #[test]
 fn a_session_with_window_frames_sends_no_detach_message() {
     let mut daemon = daemon("");
-    let plane = Plane::full(8192);
-    let space = SpaceSpec {
-        name: "windows".into(),
-        fingerprint: [9; 32],
-        page_tokens: 16,
-        planes: vec![plane],
-        shards: 1,
-        shard: 0,
-    };
+    let space = SpaceSpec::new("windows", [9; 32], 16, vec![Plane::full(8192)]);
     for (mapped_frames, says) in [(0, "ended: detached"), (4, "ended: the socket was closed")] {
         let options = Options { mapped_frames, ..Options::new(daemon.socket().into(), space.clone(), vec![8]) };
         drop(Client::attach(options).unwrap());
@@ -429,11 +421,7 @@ fn blocks_are_not_exchanged_while_copies_of_them_are_under_way() {
     // Loads that ended with the daemon's death do not block the exchange, even if their completions were not received.
     load(&mut channel);
     kill(&mut daemon);
-    let deadline = std::time::Instant::now() + BOUND;
-    while client.alive() {
-        assert!(std::time::Instant::now() < deadline, "the client did not notice the daemon's death");
-        std::thread::yield_now();
-    }
+    until(|| "the client did not notice the daemon's death", || !client.alive());
     exchange().unwrap();
 }
 

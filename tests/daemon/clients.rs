@@ -18,15 +18,7 @@ pub const PAGE_BYTES: [u32; 3] = [4096, 1000, 4096];
 pub const PAGE_TOKENS: u64 = 16;
 
 pub fn attach(socket: &Path, depth: u16) -> (Client, Channel, Lane) {
-    let plane = |page_bytes| Plane::full(page_bytes);
-    let space = SpaceSpec {
-        name: "clients".into(),
-        fingerprint: [5; 32],
-        page_tokens: PAGE_TOKENS as u32,
-        planes: PAGE_BYTES.map(plane).to_vec(),
-        shards: 1,
-        shard: 0,
-    };
+    let space = SpaceSpec::new("clients", [5; 32], PAGE_TOKENS as u32, PAGE_BYTES.map(Plane::full).to_vec());
     let options = Options { depth, seqs_max: 16, ..Options::new(socket.into(), space, vec![64, 32]) };
     let client = Client::attach(options).unwrap();
     let (channel, lane) = (client.channel(0).unwrap(), client.lane(0).unwrap());

@@ -2,21 +2,14 @@
 
 use std::process::{Command, Output};
 
-fn check(name: &str, text: &str, flags: &[&str]) -> Output {
-    let path = std::env::temp_dir().join(format!("kvtide-config-{}-{name}.toml", std::process::id()));
-    std::fs::write(&path, text).unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_kvtided"))
-        .args(["--check", "--config"])
-        .arg(&path)
-        .args(flags)
-        .output()
-        .unwrap();
-    std::fs::remove_file(&path).unwrap();
-    output
+fn check(text: &str, flags: &[&str]) -> Output {
+    let file = File::new(text);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvtided"));
+    command.args(["--check", "--config", &file.path()]).args(flags).output().unwrap()
 }
 
-fn refused(name: &str, text: &str, flags: &[&str]) -> String {
-    let output = check(name, text, flags);
+fn refused(text: &str, flags: &[&str]) -> String {
+    let output = check(text, flags);
     assert_eq!(output.status.code(), Some(78), "EX_CONFIG");
     assert!(!String::from_utf8(output.stdout).unwrap().contains("host"), "no summary is printed");
     String::from_utf8(output.stderr).unwrap()
@@ -24,15 +17,15 @@ fn refused(name: &str, text: &str, flags: &[&str]) -> String {
 
 #[test]
 fn unknown_keys_name_file_line_key_and_what_is_allowed() {
-    let error = refused("unknown", "[daemon]\nsockets = \"/tmp/s\"\n", &[]);
-    for part in ["unknown.toml:2:1", "unknown key `sockets`", "`socket_mode`", "sockets = \"/tmp/s\""] {
+    let error = refused("[daemon]\nsockets = \"/tmp/s\"\n", &[]);
+    for part in ["k.toml:2:1", "unknown key `sockets`", "`socket_mode`", "sockets = \"/tmp/s\""] {
         assert!(error.contains(part), "{part} is not in: {error}");
     }
 }
 
 #[test]
 fn contradictions_name_both_sides_and_where_they_stand() {
-    let error = refused("both", "[tiers.host]\nslab = \"8MiB\"\n", &["--host-bytes", "4MiB"]);
+    let error = refused("[tiers.host]\nslab = \"8MiB\"\n", &["--host-bytes", "4MiB"]);
     for part in ["tiers.host.slab = 8MiB (line 2)", "tiers.host.capacity = 4MiB (--host-bytes)", "must fit"] {
         assert!(error.contains(part), "{part} is not in: {error}");
     }
@@ -52,7 +45,7 @@ fn a_file_that_is_not_there_and_flags_that_are_wrong() {
 
 #[test]
 fn a_right_file_says_what_would_hold() {
-    let output = check("right", "[limits]\nlanes_max = 3\n", &["--slab-bytes", "2MiB"]);
+    let output = check("[limits]\nlanes_max = 3\n", &["--slab-bytes", "2MiB"]);
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("slabs of 2MiB, "), "{text}");
@@ -65,38 +58,31 @@ fn check_config(arguments: &[&str]) -> (Option<i32>, String, String) {
 }
 
 /// A configuration file in its own directory.
-struct File(std::path::PathBuf);
+struct File(tempfile::TempDir);
 
 impl File {
-    fn new(name: &str, text: &str) -> File {
-        let dir = std::env::temp_dir().join(format!("kvtide-check-config-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        std::fs::write(dir.join("k.toml"), text).unwrap();
-        File(dir)
+    fn new(text: &str) -> File {
+        let file = File(tempfile::tempdir().unwrap());
+        std::fs::write(file.path(), text).unwrap();
+        file
     }
 
     fn path(&self) -> String {
-        self.0.join("k.toml").display().to_string()
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).unwrap();
+        self.0.path().join("k.toml").display().to_string()
     }
 }
 
 #[test]
 fn check_config_explains_warns_and_ends_as_its_findings_say() {
-    let file = File::new("status", "[tiers.host]\ncapacity = \"1GiB\"\nhigh_percent = 100\n");
+    let file = File::new("[tiers.host]\ncapacity = \"1GiB\"\nhigh_percent = 100\n");
     let (status, said, warned) = check_config(&[&file.path(), "--any-machine"]);
     assert_eq!(status, Some(0), "warnings are not errors");
     assert!(said.contains("Capacity: 1 GiB (1073741824 bytes)") && said.ends_with("k.toml: warnings\n"), "{said}");
     assert!(warned.contains("warning: tiers.host.high_percent: at 100 nothing is evicted"), "{warned}");
     assert_eq!(check_config(&[&file.path(), "--any-machine", "--strict"]).0, Some(1));
-    let fine = File::new("fine", "[tiers.host]\ncapacity = \"6GiB\"\n");
+    let fine = File::new("[tiers.host]\ncapacity = \"6GiB\"\n");
     assert_eq!(check_config(&[&fine.path(), "--any-machine", "--strict"]).0, Some(0));
-    let wrong = File::new("wrong", "[tiers.host]\ncapacty = \"1GiB\"\n");
+    let wrong = File::new("[tiers.host]\ncapacty = \"1GiB\"\n");
     let (status, said, error) = check_config(&[&wrong.path()]);
     assert_eq!(status, Some(1));
     assert!(
@@ -115,7 +101,7 @@ fn check_config_says_what_this_machine_lacks_and_touches_nothing() {
          capacity = \"64TiB\"\n[[domains]]\nname = \"t\"\nuids = [1]\ntokens = [\"{0}/token\"]\n",
         dir.display()
     );
-    let file = File::new("machine", &text);
+    let file = File::new(&text);
     let (status, said, _) = check_config(&[&file.path(), "--json"]);
     assert_eq!(status, Some(1));
     let report: serde_json::Value = serde_json::from_str(&said).unwrap();
@@ -146,7 +132,7 @@ fn check_config_says_what_this_machine_lacks_and_touches_nothing() {
 fn check_of_another_machines_file_takes_no_size_from_this_one() {
     let text = "[tiers.host]\ncapacity = \"25%\"\n[[tiers.nvme.disks]]\ndir = \"/nowhere/disk\"\nreserve_free = \"1EiB\"\n\
                 [[tiers.nvme.disks]]\ndir = \"/nowhere/half\"\ncapacity = \"50%\"\n";
-    let file = File::new("other", text);
+    let file = File::new(text);
     let (status, said, error) = check_config(&[&file.path(), "--json", "--any-machine"]);
     assert_eq!(status, Some(0), "{said} {error}");
     let report: serde_json::Value = serde_json::from_str(&said).unwrap();
@@ -171,7 +157,7 @@ fn more_host_memory_than_there_is_stops_the_start_with_the_files_name() {
 
 #[test]
 fn a_log_level_that_does_not_exist_stops_the_start() {
-    let dir = File::new("level", "[daemon]\nlog = \"warning\"\n");
+    let dir = File::new("[daemon]\nlog = \"warning\"\n");
     for arguments in [&["--check"][..], &[]] {
         let output =
             Command::new(env!("CARGO_BIN_EXE_kvtided")).args(["--config", &dir.path()]).args(arguments).output();
@@ -183,7 +169,7 @@ fn a_log_level_that_does_not_exist_stops_the_start() {
             "{said}"
         );
     }
-    let fine = File::new("level-fine", "[tiers.host]\ncapacity = \"64MiB\"\n");
+    let fine = File::new("[tiers.host]\ncapacity = \"64MiB\"\n");
     for value in ["verbose", "", "info,kvtide_daemon=debugging"] {
         for arguments in [&["--check"][..], &[]] {
             let mut command = Command::new(env!("CARGO_BIN_EXE_kvtided"));

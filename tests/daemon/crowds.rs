@@ -2,7 +2,7 @@
 
 use crate::raw::{Raw, hello};
 use crate::tokens::{A, Files, with};
-use crate::{BOUND, daemon, options, sessions, until_status};
+use crate::{BOUND, daemon, options, sessions, until, until_status};
 use kvtide_bench::private_daemon::PrivateDaemon;
 use kvtide_wire::error::Error;
 use kvtide_wire::hello::{FromDaemon, MESSAGE_MAX, Welcome};
@@ -85,7 +85,7 @@ fn a_user_in_no_domain_is_refused_before_it_says_anything() {
 #[test]
 fn where_tokens_are_accepted_strangers_have_few_places_and_keep_no_one_out() {
     let name = "where_tokens_are_accepted_strangers_have_few_places_and_keep_no_one_out";
-    let files = Files::new("crowd");
+    let files = Files::new();
     let patient = "[limits]\nhandshakes_max = 64\n[daemon]\nhandshake_ms = 60000\n";
     let mut daemon = open_daemon(&files.config().replace("[daemon]\n", patient));
     let path = daemon.socket().to_owned();
@@ -129,15 +129,11 @@ fn a_silent_connection_ends_within_a_second_by_default() {
 
 /// Wait until a thread sleeps in the kernel or has ended.
 fn until_asleep<T>(tid: i32, thread: &std::thread::JoinHandle<T>) {
-    let deadline = std::time::Instant::now() + BOUND;
     let asleep = || {
         let stat = fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap_or_default();
         stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))
     };
-    while !thread.is_finished() && !asleep() {
-        assert!(std::time::Instant::now() < deadline, "the thread neither sleeps nor ends");
-        std::thread::yield_now();
-    }
+    until(|| "the thread neither sleeps nor ends", || thread.is_finished() || asleep());
 }
 
 #[test]

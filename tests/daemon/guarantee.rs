@@ -9,14 +9,7 @@ use kvtide_wire::status::Status;
 use std::path::Path;
 
 fn attach(socket: &Path, guaranteed_blocks: u32) -> Result<Client> {
-    let space = SpaceSpec {
-        name: "guarantee".into(),
-        fingerprint: [6; 32],
-        page_tokens: PAGE_TOKENS as u32,
-        planes: PAGE_BYTES.map(Plane::full).to_vec(),
-        shards: 1,
-        shard: 0,
-    };
+    let space = SpaceSpec::new("guarantee", [6; 32], PAGE_TOKENS as u32, PAGE_BYTES.map(Plane::full).to_vec());
     Client::attach(Options { guaranteed_blocks, ..Options::new(socket.into(), space, vec![64, 32]) })
 }
 

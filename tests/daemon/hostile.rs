@@ -5,9 +5,10 @@ use crate::clients::{self, PAGE_BYTES, PAGE_TOKENS};
 use crate::nvme::{Dir, nvme_options};
 use crate::raw::{DEPTH, Raw, hello, sub};
 use crate::roles::park_four_blocks;
-use crate::{BOUND, daemon};
+use crate::{BOUND, daemon, until};
 use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use kvtide_client::{Contract, Lane, Pass, ScoreKind, SeqId, StepSeq};
+use kvtide_types::random::Random;
 use kvtide_wire::entry::{JobDone, LIST_WORDS, Level, Op, Submission};
 use kvtide_wire::geometry::Plane;
 use kvtide_wire::half::F16;
@@ -17,28 +18,12 @@ use kvtide_wire::os::socket::{FDS_MAX, Socket};
 use kvtide_wire::score::{Scores, TOP_MAX, Top};
 use kvtide_wire::status::Status;
 
-/// Splitmix64: these tests' bytes derive from a seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.next().is_multiple_of(n)
-    }
-
-    /// Return a value that is mostly small, sometimes at a limit, and sometimes arbitrary.
-    fn value(&mut self) -> u64 {
-        match self.next() % 4 {
-            0 | 1 => self.next() % 9,
-            2 => u64::MAX - self.next() % 3,
-            _ => self.next(),
-        }
+/// Return a value that is mostly small, sometimes at a limit, and sometimes arbitrary.
+fn value(random: &mut Random) -> u64 {
+    match random.next() % 4 {
+        0 | 1 => random.next() % 9,
+        2 => u64::MAX - random.next() % 3,
+        _ => random.next(),
     }
 }
 
@@ -67,24 +52,24 @@ fn any_fields_under_a_free_tag_are_answered_once_each() {
     // Contexts of traces are input too. No collector listens there.
     let daemon = daemon("[tracing]\nendpoint = \"http://127.0.0.1:1\"\n");
     let (mut bystander, mut raw) = (Raw::attach(daemon.socket()), Raw::attach(daemon.socket()));
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     for round in 0..20_000 {
-        let list_len = if random.one_in(3) { random.value() as u32 } else { (random.next() % 9) as u32 };
-        let words: Vec<u32> = (0..list_len.min(LIST_WORDS as u32)).map(|_| random.value() as u32).collect();
+        let list_len = if random.one_in(3) { value(&mut random) as u32 } else { (random.next() % 9) as u32 };
+        let words: Vec<u32> = (0..list_len.min(LIST_WORDS as u32)).map(|_| value(&mut random) as u32).collect();
         let tag = (random.next() % u64::from(DEPTH)) as u16;
         raw.side.channels[0].requests.write(tag, &words).unwrap();
         let submission = Submission {
             op: if random.one_in(8) { random.next() as u16 } else { (random.next() % 20) as u16 },
             tag,
-            lane: random.value() as u16,
-            flags: random.value() as u16,
-            seq: random.value() as u32,
-            block: random.value() as u32,
-            first: random.value() as u32,
-            count: random.value() as u32,
+            lane: value(&mut random) as u16,
+            flags: value(&mut random) as u16,
+            seq: value(&mut random) as u32,
+            block: value(&mut random) as u32,
+            first: value(&mut random) as u32,
+            count: value(&mut random) as u32,
             list_len,
             trace: (random.next() % 64).saturating_sub(61) as u32,
-            value: random.value(),
+            value: value(&mut random),
             timeout_us: 1 + random.next() % 1000,
             hash: [random.next(), random.next()],
         };
@@ -103,7 +88,7 @@ fn any_bytes_at_all_end_that_session_at_most() {
     let (daemon, mut bystander, _) = scene();
     for seed in 0..40 {
         let mut raw = Raw::attach(daemon.socket());
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         for _ in 0..DEPTH {
             let any: [u64; 8] = std::array::from_fn(|_| random.next());
             let submission: Submission = zerocopy::transmute!(any);
@@ -143,10 +128,7 @@ fn answers_that_are_never_taken_end_the_session() {
     let (daemon, mut bystander, mut raw) = scene();
     // Tags are reused while their completions are still in the ring.
     for tag in (0..DEPTH).chain([0]) {
-        let deadline = std::time::Instant::now() + BOUND;
-        while raw.side.channels[0].submissions.free(1).unwrap() == 0 {
-            assert!(std::time::Instant::now() < deadline);
-        }
+        until(|| "the ring stays full", || raw.side.channels[0].submissions.free(1).unwrap() != 0);
         raw.submit(0, &Submission { tag, ..sub(Op::Nop) });
     }
     thrown_out(&daemon, raw.expelled(), "tags were reused before their completions were read");
@@ -251,7 +233,7 @@ fn nonsense_about_attention_never_changes_what_is_read() {
     for seq in [seqs[1], seqs[3]] {
         channel.contract(seq, Contract::Approx { permille: 300 }, BOUND).unwrap();
     }
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     let mut some = 0;
     for round in 0..60 {
         let at = (random.next() % 4) as usize;
@@ -263,11 +245,11 @@ fn nonsense_about_attention_never_changes_what_is_read() {
         for _ in 0..100 {
             let count = (random.next() % (TOP_MAX as u64 + 1)) as usize;
             let mass = |random: &mut Random| F16((random.next() as u16) | 0x8000);
-            let top = |random: &mut Random| Top { index: random.value() as u32, log_mass: mass(random) };
+            let top = |random: &mut Random| Top { index: value(random) as u32, log_mass: mass(random) };
             let top: Vec<Top> = (0..count).map(|_| top(&mut random)).collect();
             let kind = ScoreKind::ALL[random.next() as usize % ScoreKind::ALL.len()];
             let (seq, plane, step, rest) =
-                (random.value() as u32, random.value() as u16, random.value(), mass(&mut random));
+                (value(&mut random) as u32, value(&mut random) as u16, value(&mut random), mass(&mut random));
             let scores = Scores::new(kind, seq, plane, step, &top, rest).unwrap();
             stranger.side.lanes[0].scores.write(&scores);
         }
@@ -306,11 +288,7 @@ fn copies_that_are_never_reported_hold_up_no_other_engine() {
                 while raw.completion_without_jobs(0).unwrap().tag != DEPTH - 1 {}
             }
         }
-        let deadline = std::time::Instant::now() + BOUND;
-        while raw.side.job_rings.jobs.available().unwrap() == 0 {
-            assert!(std::time::Instant::now() < deadline, "its copies did not begin");
-            std::thread::yield_now();
-        }
+        until(|| "its copies did not begin", || raw.side.job_rings.jobs.available().unwrap() != 0);
         for prefix in 1..=STORED {
             blocks::load(&mut channel, &mut memory, prefix, 64);
         }

@@ -2,7 +2,7 @@
 
 use crate::raw::{FRAMES, PAGE_BYTES, Raw, sub};
 use crate::roles::park_four_blocks;
-use crate::{BOUND, options};
+use crate::{BOUND, options, until};
 use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use kvtide_tiering::Reason;
 use kvtide_wire::entry::{Op, Submission};
@@ -13,7 +13,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Start a private daemon that serves HTTP on a free port; return it with its HTTP address.
 pub fn served(config: &str) -> (PrivateDaemon, SocketAddr) {
@@ -110,10 +110,7 @@ fn a_daemon_that_ends_is_healthy_and_not_ready() {
     raw.submit(0, &sub(Op::Resume));
     daemon.status().unwrap();
     daemon.signal(Signal::TERM).unwrap();
-    let deadline = Instant::now() + BOUND;
-    while get(address, "/readyz").0 == 200 {
-        assert!(Instant::now() < deadline, "still ready: {}", daemon.log());
-    }
+    until(|| format!("still ready: {}", daemon.log()), || get(address, "/readyz").0 != 200);
     let (code, _, body) = get(address, "/readyz");
     let verdict: Value = serde_json::from_str(&body).unwrap();
     assert_eq!((code, &verdict["ready"], &verdict["reasons"][0]["reason"]), (503, &false.into(), &"draining".into()));
@@ -224,10 +221,7 @@ fn a_daemon_without_descriptors_goes_on_accepting_once_it_has_some() {
     prlimit(pid, Resource::Nofile, Rlimit { current: Some(in_use / 2), maximum }).unwrap();
     let mut waiting = TcpStream::connect(address).unwrap();
     waiting.write_all(b"GET /healthz HTTP/1.1\r\nHost: k\r\nConnection: close\r\n\r\n").unwrap();
-    let deadline = Instant::now() + BOUND;
-    while !daemon.log().contains("cannot accept an HTTP connection") {
-        assert!(Instant::now() < deadline, "{}", daemon.log());
-    }
+    until(|| daemon.log(), || daemon.log().contains("cannot accept an HTTP connection"));
     prlimit(pid, Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     waiting.set_read_timeout(Some(BOUND)).unwrap();
     let mut answer = String::new();

@@ -1,7 +1,7 @@
 //! An engine whose fingerprint has no blocks gets the identity of the last engine of its name that has some.
 
 use crate::nvme::{Dir, nvme_options};
-use crate::{BOUND, daemon, until_status};
+use crate::{BOUND, daemon, until, until_status};
 use kvtide_bench::private_daemon::PrivateDaemon;
 use kvtide_client::{Channel, Client, Options, SpaceSpec};
 use kvtide_wire::entry::Level;
@@ -21,9 +21,7 @@ struct Engine {
 impl Engine {
     /// Attach with the first byte of a fingerprint, which the identity names.
     fn attach(socket: &Path, name: &str, model: u8) -> Engine {
-        let planes = vec![Plane::full(4096)];
-        let name = name.to_owned();
-        let space = SpaceSpec { name, fingerprint: [model; 32], page_tokens: 16, planes, shards: 1, shard: 0 };
+        let space = SpaceSpec::new(name, [model; 32], 16, vec![Plane::full(4096)]);
         let identity = format!("model {model}");
         let client = Client::attach(Options { identity, ..Options::new(socket.into(), space, vec![0]) }).unwrap();
         client.allocate_blocks(BLOCKS).unwrap();
@@ -81,11 +79,8 @@ fn identities_and_blocks_survive_the_daemon_together() {
     drop(second);
     // A killed daemon has written the identities too, as soon as the engine had attached or a little later.
     let identities = dir.path().join("disk/identities.json");
-    let deadline = std::time::Instant::now() + BOUND;
-    while !std::fs::read_to_string(&identities).is_ok_and(|text| text.contains("model 2")) {
-        assert!(std::time::Instant::now() < deadline, "{}", daemon.log());
-        std::thread::yield_now();
-    }
+    let written = || std::fs::read_to_string(&identities).is_ok_and(|text| text.contains("model 2"));
+    until(|| daemon.log(), written);
     daemon.signal(Signal::KILL).unwrap();
     daemon.wait(BOUND).unwrap();
     let daemon = PrivateDaemon::start(&options()).unwrap();

@@ -14,29 +14,19 @@ const DISKS: u64 = 4;
 const DISK_BYTES: u64 = 8 << 40;
 const SLAB_BYTES: u64 = 16 << 20;
 
-/// A directory that is removed on drop.
-struct Dir(PathBuf);
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Empty drives of 32 TiB take no memory, disk space or time.
 #[test]
 fn drives_of_32_tib_cost_what_is_stored_on_them() {
     let namespaces = ["--user", "--map-root-user", "--mount"];
-    let dir = Dir(std::env::temp_dir().join(format!("kvtide-large-{}", std::process::id())));
-    fs::create_dir(&dir.0).unwrap();
-    let mount = format!("mount -t tmpfs -o size={} none '{}'", DISKS * DISK_BYTES * 2, dir.0.display());
+    let dir = tempfile::tempdir().unwrap();
+    let mount = format!("mount -t tmpfs -o size={} none '{}'", DISKS * DISK_BYTES * 2, dir.path().display());
     let tried = Command::new("unshare").args(namespaces).args(["sh", "-c", &mount]).status();
     if !tried.is_ok_and(|status| status.success()) {
         assert!(std::env::var_os("KVTIDE_NO_SKIP").is_none(), "needs user namespaces and tmpfs in them");
         eprintln!("SKIPPED drives_of_32_tib_cost_what_is_stored_on_them: needs user namespaces and tmpfs in them");
         return;
     }
-    let wrapper = dir.0.with_extension("sh");
+    let wrapper = dir.path().with_extension("sh");
     let (flags, binary) = (namespaces.join(" "), env!("CARGO_BIN_EXE_kvtide"));
     let script = format!(
         "#!/bin/sh\nexec unshare {flags} sh -c '{} && exec \"$0\" \"$@\"' '{binary}' \"$@\"\n",
@@ -44,7 +34,7 @@ fn drives_of_32_tib_cost_what_is_stored_on_them() {
     );
     fs::write(&wrapper, script).unwrap();
     fs::set_permissions(&wrapper, Permissions::from_mode(0o700)).unwrap();
-    let disk = |number: u64| dir.0.join(number.to_string());
+    let disk = |number: u64| dir.path().join(number.to_string());
     let disks = (0..DISKS)
         .map(|number| format!("[[tiers.nvme.disks]]\ndir = \"{}\"\ncapacity = {DISK_BYTES}\n", disk(number).display()));
     let config = format!("[tiers.nvme]\nslab = {SLAB_BYTES}\n{}", disks.collect::<String>());

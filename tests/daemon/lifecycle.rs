@@ -2,7 +2,7 @@
 
 use crate::raw::{Raw, hello, sub};
 use crate::roles::{Actor, ended, park_four_blocks, pidfd, storing};
-use crate::{BOUND, daemon, options, sessions, until_status};
+use crate::{BOUND, daemon, options, sessions, until, until_status};
 use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use kvtide_wire::entry::{Op, Submission};
 use kvtide_wire::hello::Detach;
@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn granted(status: &Value) -> u64 {
     status["host"]["granted_bytes"].as_u64().unwrap()
@@ -106,10 +106,7 @@ fn what_an_engine_has_let_go_of_another_gets_when_it_asks() {
     }
     // An engine that was rejected gets memory once some is free.
     drop(third);
-    let deadline = Instant::now() + BOUND;
-    while park(&mut second, 0) != Status::Ok {
-        assert!(Instant::now() < deadline, "still rejected: {}", daemon.log());
-    }
+    until(|| format!("still rejected: {}", daemon.log()), || park(&mut second, 0) == Status::Ok);
 }
 
 /// Park four blocks of a sequence, or drop it on failure. Return the status.
@@ -129,12 +126,10 @@ fn park(raw: &mut Raw, seq: u32) -> Status {
 
 /// Wait until all threads of a process have stopped.
 fn stopped(pid: u32) {
-    let deadline = Instant::now() + BOUND;
     let stat = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stat")).unwrap();
     let state = |stat: String| stat.rsplit(") ").next().unwrap().starts_with('T');
-    while !std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(|task| state(stat(task.unwrap()))) {
-        assert!(Instant::now() < deadline, "the process did not stop");
-    }
+    let tasks = || std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    until(|| "the process did not stop", || tasks().all(|task| state(stat(task.unwrap()))));
 }
 
 /// A process may go on running for days after its sessions end.
@@ -264,16 +259,14 @@ fn requests_during_a_drain_are_refused() {
     daemon.status().unwrap();
     daemon.signal(Signal::TERM).unwrap();
     // The daemon removes the socket before it shuts down the spaces. From then on the kernel rejects connections.
-    let deadline = std::time::Instant::now() + BOUND;
-    while daemon.socket().exists() {
-        assert!(std::time::Instant::now() < deadline);
-    }
+    until(|| "the socket stays", || !daemon.socket().exists());
     let mut refused = Status::Ok;
-    while refused == Status::Ok {
-        assert!(std::time::Instant::now() < deadline);
+    let ask = || {
         raw.submit(0, &Submission { tag: 1, ..sub(Op::Nop) });
         refused = raw.completion_without_jobs(0).map_or(Status::Daemon, |done| Status::from_code(done.status).unwrap());
-    }
+        refused != Status::Ok
+    };
+    until(|| "requests are not refused", ask);
     assert_eq!(refused, Status::Daemon);
     assert_eq!(raw.completion(1).unwrap().status, Status::Ok.code());
     assert_eq!(raw.expelled().unwrap().status, Status::Daemon);

@@ -1,10 +1,9 @@
 //! The log stays small for any input, and reports the number of omitted lines.
 
 use crate::raw::Raw;
-use crate::{BOUND, daemon};
+use crate::{BOUND, daemon, until};
 use kvtide_wire::os::socket::Socket;
 use std::fs;
-use std::time::Instant;
 
 /// Number of invalid connections.
 const FLOOD: usize = 2000;
@@ -31,24 +30,17 @@ fn a_flood_of_refused_connections_is_a_bounded_log_whose_count_adds_up() {
     assert_eq!(daemon.status().unwrap()["session_totals"]["refused"], FLOOD);
     let read = || fs::read_to_string(daemon.dir().join("daemon.log")).unwrap();
     // No further connection follows, so the count must be reported without one.
-    let deadline = Instant::now() + BOUND;
     let counted = || {
         let (lines, left_out) = refused(&read());
         lines + left_out
     };
-    while counted() < FLOOD {
-        assert!(Instant::now() < deadline, "{:?} of {FLOOD}", refused(&read()));
-        std::thread::yield_now();
-    }
+    until(|| format!("{:?} of {FLOOD}", refused(&read())), || counted() >= FLOOD);
     let log = read();
     assert_eq!(counted(), FLOOD, "{log}");
     assert!(log.len() < LOG_BYTES_MAX, "{} bytes of log for {:?}", log.len(), refused(&log));
     let _raw = Raw::attach(daemon.socket());
     // The space's thread writes this line after its answer.
-    while !read().contains("attached to space") {
-        assert!(Instant::now() < deadline + BOUND, "other lines were suppressed: {}", daemon.log());
-        std::thread::yield_now();
-    }
+    until(|| format!("other lines were suppressed: {}", daemon.log()), || read().contains("attached to space"));
 }
 
 #[test]

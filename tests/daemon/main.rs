@@ -50,6 +50,7 @@ mod why;
 
 use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use serde_json::Value;
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 /// Time limit of every wait in these tests; far more than a loaded machine needs.
@@ -67,6 +68,16 @@ fn options(config: &str) -> Options {
         slab_bytes: Some(1 << 20),
         config: Some(config.to_owned()),
         ..Options::default()
+    }
+}
+
+/// Wait until `wanted` holds. Panic with `what` if it does not hold within [`BOUND`].
+#[track_caller]
+fn until<T: Display>(what: impl Fn() -> T, mut wanted: impl FnMut() -> bool) {
+    let deadline = Instant::now() + BOUND;
+    while !wanted() {
+        assert!(Instant::now() < deadline, "{}", what());
+        std::thread::yield_now();
     }
 }
 

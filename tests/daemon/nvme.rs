@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Planes of the model. Pages of 1000 bytes share sectors with their neighbours.
 pub const PAGE_BYTES: [u32; 3] = [4096, 1000, 4096];
@@ -29,35 +28,25 @@ const HOST_BYTES: u64 = 512 << 10;
 pub const NVME_BYTES: u64 = 8 << 20;
 
 /// A directory of one test, removed on drop.
-pub struct Dir(PathBuf);
+pub struct Dir(tempfile::TempDir);
 
 impl Dir {
     pub fn new() -> Dir {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("kvtide-nvme-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).unwrap();
-        Dir(path)
+        Dir(tempfile::tempdir().unwrap())
     }
 
     pub fn path(&self) -> &Path {
-        &self.0
+        self.0.path()
     }
 
     /// Return the path of the store's file.
     pub fn store(&self) -> PathBuf {
-        self.0.join("disk/kvtide.store")
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        self.path().join("disk/kvtide.store")
     }
 }
 
 pub fn nvme_options(dir: &Dir, bytes: u64, tier: &str, rest: &str) -> Options {
-    let disk = dir.0.join("disk");
+    let disk = dir.path().join("disk");
     let disk = format!("[[tiers.nvme.disks]]\ndir = \"{}\"\ncapacity = {bytes}\nreserve_free = 0\n", disk.display());
     let config = format!("{rest}\n[tiers.nvme]\nslab = {}\n{tier}\n{disk}", 1 << 20);
     Options { host_bytes: Some(HOST_BYTES), slab_bytes: Some(64 << 10), ..options(&config) }
@@ -78,15 +67,12 @@ pub struct Engine {
 
 impl Engine {
     pub fn attach(socket: &Path, fingerprint: u8) -> Engine {
-        let plane = |page_bytes| Plane::full(page_bytes);
-        let space = SpaceSpec {
-            name: format!("nvme-{fingerprint}"),
-            fingerprint: [fingerprint; 32],
-            page_tokens: PAGE_TOKENS as u32,
-            planes: PAGE_BYTES.map(plane).to_vec(),
-            shards: 1,
-            shard: 0,
-        };
+        let space = SpaceSpec::new(
+            format!("nvme-{fingerprint}"),
+            [fingerprint; 32],
+            PAGE_TOKENS as u32,
+            PAGE_BYTES.map(Plane::full).to_vec(),
+        );
         let options =
             ClientOptions { seqs_max: 64, timeout: BOUND, ..ClientOptions::new(socket.into(), space, FRAMES.to_vec()) };
         let client = Client::attach(options).unwrap();
@@ -392,15 +378,7 @@ fn two_daemons_do_not_share_a_directory() {
 fn a_block_larger_than_a_slab_is_refused_with_the_key() {
     let dir = Dir::new();
     let daemon = nvme_daemon(&dir);
-    let plane = Plane::full(64 << 10);
-    let space = SpaceSpec {
-        name: "large".into(),
-        fingerprint: [1; 32],
-        page_tokens: 16,
-        planes: vec![plane; 17],
-        shards: 1,
-        shard: 0,
-    };
+    let space = SpaceSpec::new("large", [1; 32], 16, vec![Plane::full(64 << 10); 17]);
     let refused = Client::attach(ClientOptions::new(daemon.socket().into(), space, vec![64])).err();
     assert!(refused.is_some_and(|error| error.to_string().contains("tiers.nvme.slab")));
 }

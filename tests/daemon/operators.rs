@@ -1,8 +1,8 @@
 //! Health, metrics and status of an NVMe tier: after a restart, with a missing disk, after configuration changes and errors.
 
-use crate::BOUND;
 use crate::http::{get, metric};
 use crate::nvme::{BLOCKS, Dir, Engine, NVME_BYTES, nvme_options};
+use crate::{BOUND, until};
 use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use kvtide_wire::entry::Level;
 use rustix::process::Signal;
@@ -11,7 +11,6 @@ use std::fs::{self, Permissions};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
-use std::time::Instant;
 
 fn options(dir: &Dir, tier: &str, after: &str) -> Options {
     let options = nvme_options(dir, NVME_BYTES, tier, "");
@@ -100,10 +99,7 @@ fn a_disk_that_is_not_there_degrades_and_leaves_it_healthy_and_ready() {
     let words = reason["text"].as_str().unwrap();
     assert!(words.contains("/dev/kvtide-is-not-there") && words.contains("No such file"), "{words}");
     // The other disk serves once its first region is written.
-    let deadline = Instant::now() + BOUND;
-    while verdict(address, "/readyz").0 != 200 {
-        assert!(Instant::now() < deadline, "never ready: {}", daemon.log());
-    }
+    until(|| format!("never ready: {}", daemon.log()), || verdict(address, "/readyz").0 == 200);
     let page = get(address, "/metrics").2;
     assert_eq!((metric(&page, "kvtide_healthy", &[]), metric(&page, "kvtide_degraded", &[])), (Some(1.0), Some(1.0)));
     let out = |disk| metric(&page, "kvtide_disk_out_of_service", &[&format!("disk=\"{disk}\"")]);

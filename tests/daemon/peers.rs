@@ -27,7 +27,7 @@ fn answer(path: &Path, bytes: &[u8]) -> Welcome {
     welcome
 }
 
-fn refusal(path: &Path, hello: &Hello) -> (Status, String) {
+pub fn refusal(path: &Path, hello: &Hello) -> (Status, String) {
     match attach(path, hello, BOUND) {
         Err(Error::Refused { status, text }) => (status, text),
         other => panic!("not refused: {other:?}"),

@@ -71,14 +71,14 @@ struct Loaded {
 impl Loaded {
     fn start() -> Loaded {
         let dir = Dir::new();
-        let files = Files::new(&format!("prometheus-{}", dir.path().display()).replace('/', "-"));
+        let files = Files::new();
         let uid = rustix::process::geteuid().as_raw();
         // The quota leaves host memory for the other tenant.
         let rest = format!(
             "[integrity_sample]\none_in = 1\n\
              [[domains]]\nname = \"paged\"\nuids = [{uid}]\nhost = \"512KiB\"\n\
-             [[domains]]\nname = \"blocks\"\ntokens = [\"{}/a\"]\n",
-            files.0.display()
+             [[domains]]\nname = \"blocks\"\ntokens = [\"{}\"]\n",
+            files.path("a").display()
         );
         let options = nvme_options(&dir, NVME_BYTES, "", &rest);
         // The disk's table is the last one: these keys apply to it.
@@ -89,7 +89,7 @@ impl Loaded {
         let address = daemon.status().unwrap()["http"].as_str().unwrap().parse().unwrap();
         let mut paged = Engine::attach(daemon.socket(), 1);
         let seqs = paged.write_all();
-        let (_client, channel, memory) = attach_as(daemon.socket(), Some(files.0.join("a")), (1, 0), 2 * PREFIX_BLOCKS);
+        let (_client, channel, memory) = attach_as(daemon.socket(), Some(files.path("a")), (1, 0), 2 * PREFIX_BLOCKS);
         Loaded { paged, seqs, _client, channel, memory, rounds: 0, _daemon: daemon, address, _files: files, _dir: dir }
     }
 

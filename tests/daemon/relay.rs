@@ -196,14 +196,7 @@ fn a_relay_hears_of_spaces_and_attaches_to_what_engines_have_opened() {
 fn a_local_space_is_told_to_nobody() {
     let daemon = daemon(&with_relays("a"));
     let (watch, _) = watch(&daemon);
-    let space = SpaceSpec {
-        name: "local".into(),
-        fingerprint: [5; 32],
-        page_tokens: 16,
-        planes: PAGE_BYTES.map(kvtide_wire::geometry::Plane::full).to_vec(),
-        shards: 1,
-        shard: 0,
-    };
+    let space = SpaceSpec::new("local", [5; 32], 16, PAGE_BYTES.map(kvtide_wire::geometry::Plane::full).to_vec());
     let options = Options::new(daemon.socket().into(), space.clone(), vec![0, 0]);
     let _local = Client::attach(Options { local: true, ..options }).unwrap();
     let _other = attach(daemon.socket(), 1, 0, 8);
@@ -261,9 +254,7 @@ fn a_relay_counts_for_no_limit_and_keeps_no_space() {
     assert_eq!(relay.channel.list_blocks(0, BOUND).unwrap().events.len(), 4);
     until_status(&mut daemon, "the engine has left", |status| sessions(status).0 == 1);
     // The control thread hears a little later that the space can be retired.
-    let plane = kvtide_wire::geometry::Plane::full(4096);
-    let (name, fingerprint) = ("other".to_owned(), [7; 32]);
-    let space = SpaceSpec { name, fingerprint, page_tokens: 16, planes: vec![plane], shards: 1, shard: 0 };
+    let space = SpaceSpec::new("other", [7; 32], 16, vec![kvtide_wire::geometry::Plane::full(4096)]);
     let deadline = Instant::now() + BOUND;
     let other = loop {
         match Client::attach(Options::new(daemon.socket().into(), space.clone(), vec![0])) {

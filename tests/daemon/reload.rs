@@ -7,7 +7,6 @@ use kvtide_bench::private_daemon::PrivateDaemon;
 use kvtide_daemon::announce::{READY, RELOADED};
 use kvtide_daemon::http::client::{self, Address, Ask};
 use kvtide_wire::entry::{Op, Submission};
-use kvtide_wire::error::Error;
 use kvtide_wire::hello::{Hello, Token};
 use kvtide_wire::os::session::attach;
 use kvtide_wire::status::Status;
@@ -18,10 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 fn refusal(daemon: &PrivateDaemon, hello: &Hello) -> String {
-    match attach(daemon.socket(), hello, BOUND) {
-        Err(Error::Refused { text, .. }) => text,
-        other => panic!("not refused: {other:?}"),
-    }
+    crate::peers::refusal(daemon.socket(), hello).1
 }
 
 fn log(daemon: &PrivateDaemon) -> String {
@@ -172,15 +168,15 @@ fn tenants_come_and_go_and_tokens_change() {
 
 #[test]
 fn whoever_asks_for_a_reload_learns_its_result() {
-    let dir = std::env::temp_dir().join(format!("kvtide-reload-{}", std::process::id()));
-    fs::create_dir_all(&dir).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
     let file = dir.join("kvtided.toml");
     fs::write(&file, "[limits]\nsessions_max = 7\n").unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_kvtided"))
         .args(["--host-bytes", "64MiB", "--slab-bytes", "1MiB", "--http", "", "--config"])
         .arg(&file)
         .arg("--dir")
-        .arg(&dir)
+        .arg(dir)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -205,5 +201,4 @@ fn whoever_asks_for_a_reload_learns_its_result() {
     assert!(line(RELOADED).ends_with("kvtided.toml is in effect"));
     child.kill().unwrap();
     child.wait().unwrap();
-    fs::remove_dir_all(&dir).unwrap();
 }

@@ -1,7 +1,7 @@
 //! Roles: this test binary, started again as a separate process. A role reports in lines that begin with `@`.
 
 use crate::raw::{Raw, sub};
-use crate::{BOUND, options};
+use crate::{BOUND, options, until};
 use kvtide_bench::private_daemon::{Nvme, Options, PrivateDaemon};
 use kvtide_wire::entry::{Op, Submission};
 use kvtide_wire::os::poll::readable;
@@ -166,10 +166,7 @@ pub fn storing(socket: &Path) -> Raw {
         assert_eq!(raw.status(submission), Status::Ok);
     }
     raw.submit(0, &sub(Op::Park));
-    let deadline = Instant::now() + BOUND;
-    while raw.side.job_rings.jobs.available().unwrap() == 0 {
-        assert!(Instant::now() < deadline, "no job arrived");
-    }
+    until(|| "no job arrived", || raw.side.job_rings.jobs.available().unwrap() != 0);
     raw
 }
 

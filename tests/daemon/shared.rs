@@ -3,7 +3,7 @@
 use crate::blocks::{Memory, attach, attach_model, hashes, load, store};
 use crate::nvme::Dir;
 use crate::relay::with_relays;
-use crate::{BOUND, daemon, options, sessions, until_status};
+use crate::{BOUND, daemon, options, sessions, until, until_status};
 use kvtide_bench::private_daemon::{Options as DaemonOptions, PrivateDaemon};
 use kvtide_client::{Channel, Client};
 use kvtide_relay::config::Config;
@@ -80,10 +80,8 @@ pub fn metrics_of_a_relay(daemon: &PrivateDaemon) -> String {
 
 /// Wait until a metric has a value.
 pub fn until_metric(address: SocketAddr, name: &str, least: u64) {
-    let deadline = Instant::now() + BOUND;
-    while metric(address, name) < least {
-        assert!(Instant::now() < deadline, "{name} stays below {least}: {}", http(address, "GET /metrics", "").1);
-    }
+    let what = || format!("{name} stays below {least}: {}", http(address, "GET /metrics", "").1);
+    until(what, || metric(address, name) >= least);
 }
 
 /// Wait until a relay serves this number of spaces, and has listed their blocks.
@@ -428,10 +426,8 @@ fn relays_killed_at_any_moment_cost_nobody_anything() {
     let (mut child, address) = program(&dir, &first, copies);
     until_served(address, 1);
     let there = |address| metric(address, "blocks_out_total") + metric(address, "blocks_there_total");
-    let deadline = Instant::now() + BOUND;
-    while there(address) < u64::from(BLOCKS) * PREFIXES * rounds {
-        assert!(Instant::now() < deadline, "the successor copies what its predecessors did not");
-    }
+    let all = u64::from(BLOCKS) * PREFIXES * rounds;
+    until(|| "the successor copies what its predecessors did not", || there(address) >= all);
     rustix::process::kill_process(rustix::process::Pid::from_child(&child.0), Signal::TERM).unwrap();
     assert!(child.0.wait().unwrap().success());
 
@@ -500,10 +496,7 @@ fn what_the_store_did_not_take_is_copied_when_it_is_back_without_another_use() {
     std::fs::write(&place, "").unwrap();
     (1..=5).for_each(|prefix| store(&mut engine.1, &mut engine.2, prefix, 8, Level::Published));
     until_metric(relay.listen(), "blocks_again_total", 8);
-    let deadline = Instant::now() + BOUND;
-    while metric(relay.listen(), "store_in_use") == 1 {
-        assert!(Instant::now() < deadline, "the breaker opens");
-    }
+    until(|| "the breaker opens", || metric(relay.listen(), "store_in_use") != 1);
     until_metric(relay.listen(), "waiting_runs", 4);
     let told = |status: &serde_json::Value, part: &str| status["relays"][0]["text"].as_str().unwrap().contains(part);
     until_status(&mut daemon, "the daemon knows", |status| told(status, "is NOT USED: cannot "));
@@ -563,10 +556,7 @@ fn a_relay_outlives_its_daemon_and_serves_each_space() {
     store(&mut model.1, &mut model.2, 1, 4, Level::Published);
     until_metric(relay.listen(), "blocks_out_total", 8);
     drop((engine, model, first));
-    let deadline = Instant::now() + BOUND;
-    while metric(relay.listen(), "daemon_connected") == 1 {
-        assert!(Instant::now() < deadline, "the relay notices the end of its daemon");
-    }
+    until(|| "the relay notices the end of its daemon", || metric(relay.listen(), "daemon_connected") != 1);
     let (second, mut engine) = machine(8);
     std::fs::remove_file(&path).unwrap();
     std::os::unix::fs::symlink(second.socket(), &path).unwrap();
@@ -579,10 +569,8 @@ fn a_relay_outlives_its_daemon_and_serves_each_space() {
 
 /// Wait until a metric of the relay has exactly a value.
 fn until_metric_is(address: SocketAddr, name: &str, expected: u64) {
-    let deadline = Instant::now() + BOUND;
-    while metric(address, name) != expected {
-        assert!(Instant::now() < deadline, "{name} is not {expected}: {}", http(address, "GET /metrics", "").1);
-    }
+    let what = || format!("{name} is not {expected}: {}", http(address, "GET /metrics", "").1);
+    until(what, || metric(address, name) == expected);
 }
 
 /// What the sockets carry is tested in src/relay/tests/events.rs.

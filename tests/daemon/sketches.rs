@@ -70,14 +70,7 @@ struct Engine {
 impl Engine {
     fn attach(socket: &Path) -> Engine {
         let plane = Plane::full(PAGE_BYTES as u32);
-        let space = SpaceSpec {
-            name: "sketches".into(),
-            fingerprint: [3; 32],
-            page_tokens: PAGE_TOKENS as u32,
-            planes: vec![plane; usize::from(PLANES)],
-            shards: 1,
-            shard: 0,
-        };
+        let space = SpaceSpec::new("sketches", [3; 32], PAGE_TOKENS as u32, vec![plane; usize::from(PLANES)]);
         let keys = KeyLayout {
             element: Element::F32,
             heads: 1,

@@ -130,15 +130,8 @@ fn thirty_models_one_after_another_are_served_and_the_first_finds_what_it_stored
 fn a_model_too_many_is_refused_while_all_the_others_have_sessions() {
     let daemon = daemon("[limits]\nspaces_max = 2\n");
     let _engines = [1, 2].map(|model| attach(&daemon, model));
-    let plane = kvtide_wire::geometry::Plane::full(4096);
-    let space = kvtide_client::SpaceSpec {
-        name: "third".into(),
-        fingerprint: [3; 32],
-        page_tokens: 16,
-        planes: vec![plane],
-        shards: 1,
-        shard: 0,
-    };
+    let planes = vec![kvtide_wire::geometry::Plane::full(4096)];
+    let space = kvtide_client::SpaceSpec::new("third", [3; 32], 16, planes);
     let options = kvtide_client::Options::new(daemon.socket().into(), space, vec![0]);
     let refused = Client::attach(options).err().unwrap().to_string();
     assert!(refused.contains("2 spaces have sessions") && refused.contains("limits.spaces_max"), "{refused}");

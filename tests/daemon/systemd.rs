@@ -13,6 +13,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Instant;
+use tempfile::TempDir;
 
 /// Maximum exposure level of `systemd-analyze security`, times ten.
 const EXPOSURE_MAX: &str = "20";
@@ -43,10 +44,9 @@ fn unit(dir: &Path, program: &str) -> PathBuf {
 
 #[test]
 fn the_units_are_clean_and_little_exposed() {
-    let dir = std::env::temp_dir().join(format!("kvtide-unit-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
+    let dir = tempfile::tempdir().unwrap();
     for (program, exposure) in [("kvtided", EXPOSURE_MAX), ("kvtide-relay", RELAY_EXPOSURE_MAX)] {
-        let unit = unit(&dir, program);
+        let unit = unit(dir.path(), program);
         let Some(verified) = analyze(&["verify"], &unit) else { continue };
         let said =
             format!("{}{}", String::from_utf8_lossy(&verified.stdout), String::from_utf8_lossy(&verified.stderr));
@@ -55,7 +55,6 @@ fn the_units_are_clean_and_little_exposed() {
         let secured = analyze(&threshold, &unit).unwrap();
         assert!(secured.status.success(), "{}", String::from_utf8_lossy(&secured.stdout));
     }
-    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 #[test]
@@ -152,7 +151,7 @@ fn the_filters_of_system_calls_let_disks_work() {
 /// A service manager that receives notifications, and the daemon that it started.
 struct Manager {
     notify: UnixDatagram,
-    dir: PathBuf,
+    dir: TempDir,
     daemon: Child,
     /// HTTP address of the daemon.
     http: SocketAddr,
@@ -162,17 +161,18 @@ struct Manager {
 
 impl Manager {
     /// Start a daemon with a watchdog timeout of `watchdog_us` microseconds, and wait until it is ready.
-    fn start(name: &str, watchdog_us: &str) -> Manager {
-        let dir = std::env::temp_dir().join(format!("kvtide-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let notify = UnixDatagram::bind(dir.join("notify")).unwrap();
+    fn start(watchdog_us: &str) -> Manager {
+        let dir = tempfile::tempdir().unwrap();
+        let notify = UnixDatagram::bind(dir.path().join("notify")).unwrap();
         notify.set_read_timeout(Some(BOUND)).unwrap();
-        let log = std::fs::File::create(dir.join("log")).unwrap();
+        let log = std::fs::File::create(dir.path().join("log")).unwrap();
         // Like systemd, set WATCHDOG_PID to the daemon's pid; `exec` keeps the pid.
         let mut command = Command::new("sh");
         command.args(["-c", "WATCHDOG_PID=$$ exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_kvtided")]);
-        command.env("NOTIFY_SOCKET", dir.join("notify")).env("WATCHDOG_USEC", watchdog_us);
-        command.args(["--http", "127.0.0.1:0", "--host-bytes", "64MiB", "--slab-bytes", "1MiB", "--dir"]).arg(&dir);
+        command.env("NOTIFY_SOCKET", dir.path().join("notify")).env("WATCHDOG_USEC", watchdog_us);
+        command
+            .args(["--http", "127.0.0.1:0", "--host-bytes", "64MiB", "--slab-bytes", "1MiB", "--dir"])
+            .arg(dir.path());
         let daemon = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
         let mut manager = Manager { notify, dir, daemon, http: ([0, 0, 0, 0], 0).into(), before: Vec::new() };
         manager.before = manager.hear_until("READY=1");
@@ -183,11 +183,11 @@ impl Manager {
     }
 
     fn socket(&self) -> PathBuf {
-        self.dir.join("kvtide.sock")
+        self.dir.path().join("kvtide.sock")
     }
 
     fn log(&self) -> String {
-        std::fs::read_to_string(self.dir.join("log")).unwrap()
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap()
     }
 
     fn hear(&self) -> String {
@@ -223,13 +223,12 @@ impl Drop for Manager {
     fn drop(&mut self) {
         let _ = self.daemon.kill();
         let _ = self.daemon.wait();
-        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
 #[test]
 fn the_service_manager_hears_of_readiness_life_and_end() {
-    let mut manager = Manager::start("notify", "300000");
+    let mut manager = Manager::start("300000");
     let ready = manager.before.last().unwrap();
     assert!(ready.contains(&format!("STATUS=serving {}", manager.socket().display())), "{ready}");
     let (code, _, status) = get(manager.http, "/v1/status");
@@ -247,7 +246,7 @@ fn the_service_manager_hears_of_readiness_life_and_end() {
 
 #[test]
 fn a_core_thread_that_hangs_is_visible_and_starves_the_watchdog() {
-    let manager = Manager::start("watchdog", "300000");
+    let manager = Manager::start("300000");
     let http = manager.http;
     let mut raw = Raw::attach(&manager.socket());
     assert_eq!(raw.status(sub(Op::Nop)), Status::Ok);

@@ -43,10 +43,10 @@ fn ask(channel: &mut Channel) -> Vec<(u32, u32, Status)> {
 
 #[test]
 fn a_tenant_finds_nothing_of_anothers_and_its_look_ups_do_the_same_work() {
-    let files = Files::new("apart");
+    let files = Files::new();
     let mut daemon = daemon(&files.config());
-    let (_a, mut a, mut memory_a) = attach_as(daemon.socket(), Some(files.0.join("a")), (1, 0), 64);
-    let (_b, mut b, mut memory_b) = attach_as(daemon.socket(), Some(files.0.join("b")), (1, 0), 64);
+    let (_a, mut a, mut memory_a) = attach_as(daemon.socket(), Some(files.path("a")), (1, 0), 64);
+    let (_b, mut b, mut memory_b) = attach_as(daemon.socket(), Some(files.path("b")), (1, 0), 64);
     let work = |daemon: &mut PrivateDaemon, b: &mut Channel| {
         let before = [REQUESTS, JOBS].map(|path| counted(daemon, "tenant-b", path));
         let told = ask(b);
@@ -96,9 +96,9 @@ fn users_with_other_salts_share_nothing_within_a_tenant() {
 /// A tenant with a session for each of many models cannot end the idle space of another, nor take all spaces.
 #[test]
 fn many_models_of_a_tenant_leave_the_spaces_of_another() {
-    let files = Files::new("crowd");
+    let files = Files::new();
     let mut daemon = daemon(&format!("{}[limits]\nspaces_max = 6\n", files.config()));
-    let token = |name: &str| Some(files.0.join(name));
+    let token = |name: &str| Some(files.path(name));
     let (client, mut b, mut memory) = attach_as(daemon.socket(), token("b"), (1, 0), 16);
     store(&mut b, &mut memory, 1, 16, Level::Published);
     drop((b, client, memory));
@@ -106,14 +106,7 @@ fn many_models_of_a_tenant_leave_the_spaces_of_another() {
         status["sessions"].as_array().is_some_and(Vec::is_empty)
     });
     let attach = |model: u8| {
-        let space = SpaceSpec {
-            name: "many".into(),
-            fingerprint: [model; 32],
-            page_tokens: 16,
-            planes: vec![Plane::full(4096)],
-            shards: 1,
-            shard: 0,
-        };
+        let space = SpaceSpec::new("many", [model; 32], 16, vec![Plane::full(4096)]);
         Client::attach(Options { token_file: token("a"), ..Options::new(daemon.socket().into(), space, vec![0]) })
     };
     let engines: Vec<_> = (100..116).map(attach).collect();

@@ -1,19 +1,17 @@
 //! Attach with a tenant token: the session's tenant, the error for a wrong token, and no token in logs or status.
 
+use crate::peers::refusal;
 use crate::raw::{Raw, hello};
-use crate::{BOUND, daemon, options, sessions};
+use crate::{BOUND, daemon, options, sessions, until};
 use kvtide_bench::private_daemon::{self, PrivateDaemon};
 use kvtide_client::{Client, Options, SpaceSpec};
-use kvtide_wire::error::Error;
 use kvtide_wire::geometry::Plane;
 use kvtide_wire::hello::{Hello, Token};
-use kvtide_wire::os::session::attach;
 use kvtide_wire::status::Status;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
 
 pub const A: &str = "tenant-a-0123456789abcdef0123456789abcdef";
 const B: &str = "tenant-b-0123456789abcdef0123456789abcdef";
@@ -22,23 +20,26 @@ const B: &str = "tenant-b-0123456789abcdef0123456789abcdef";
 const STRANGER: u32 = 12_345;
 
 /// Token files of two tenants, removed on drop.
-pub struct Files(pub PathBuf);
+pub struct Files(tempfile::TempDir);
 
 impl Files {
-    pub fn new(name: &str) -> Files {
-        let dir = std::env::temp_dir().join(format!("kvtide-tenants-{}-{name}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
+    pub fn new() -> Files {
+        let files = Files(tempfile::tempdir().unwrap());
         for (name, secret) in [("a", A), ("b", B)] {
-            fs::write(dir.join(name), format!("{secret}\n")).unwrap();
-            fs::set_permissions(dir.join(name), Permissions::from_mode(0o600)).unwrap();
+            fs::write(files.path(name), format!("{secret}\n")).unwrap();
+            fs::set_permissions(files.path(name), Permissions::from_mode(0o600)).unwrap();
         }
-        Files(dir)
+        files
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
     }
 
     /// Return a configuration with two tenants by token, and the daemon's user by uid.
     pub fn config(&self) -> String {
         let uid = rustix::process::geteuid().as_raw();
-        let dir = self.0.display();
+        let dir = self.0.path().display();
         format!(
             "[daemon]\nsocket_mode = \"0666\"\nlog = \"trace\"\n\
              [[domains]]\nname = \"own\"\nuids = [{uid}]\n\
@@ -48,22 +49,9 @@ impl Files {
     }
 }
 
-impl Drop for Files {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).unwrap();
-    }
-}
-
 /// Return a handshake message with a token.
 pub fn with(secret: &str) -> Hello {
     Hello { token: Some(Token::new(secret.as_bytes()).unwrap()), ..hello() }
-}
-
-fn refusal(path: &Path, hello: &Hello) -> (Status, String) {
-    match attach(path, hello, BOUND) {
-        Err(Error::Refused { status, text }) => (status, text),
-        other => panic!("not refused: {other:?}"),
-    }
 }
 
 fn domains_of(status: &serde_json::Value) -> Vec<String> {
@@ -75,7 +63,7 @@ fn domains_of(status: &serde_json::Value) -> Vec<String> {
 
 #[test]
 fn a_token_makes_a_tenant_and_nothing_is_shared_between_two() {
-    let files = Files::new("two");
+    let files = Files::new();
     let mut daemon = daemon(&files.config());
     let _own = Raw::attach(daemon.socket());
     let _a = Raw::attach_as(daemon.socket(), &with(A)).unwrap();
@@ -90,7 +78,7 @@ fn a_token_makes_a_tenant_and_nothing_is_shared_between_two() {
 
 #[test]
 fn a_wrong_token_is_refused_whoever_shows_it_and_learns_nothing() {
-    let files = Files::new("wrong");
+    let files = Files::new();
     let mut daemon = daemon(&files.config());
     let mut texts = Vec::new();
     // The uid alone would be accepted. The first token differs in one character, the second in its length, the third completely.
@@ -105,7 +93,7 @@ fn a_wrong_token_is_refused_whoever_shows_it_and_learns_nothing() {
 
 #[test]
 fn no_token_is_written_to_a_log_or_a_dump() {
-    let files = Files::new("dump");
+    let files = Files::new();
     let mut daemon = daemon(&files.config());
     let _a = Raw::attach_as(daemon.socket(), &with(A)).unwrap();
     let wrong = "wrong-one-0123456789abcdef0123456789abcdef";
@@ -130,37 +118,30 @@ fn no_token_is_written_to_a_log_or_a_dump() {
 
 #[test]
 fn a_token_file_that_others_can_read_keeps_the_daemon_from_starting() {
-    let files = Files::new("open");
-    fs::set_permissions(files.0.join("b"), Permissions::from_mode(0o644)).unwrap();
+    let files = Files::new();
+    fs::set_permissions(files.path("b"), Permissions::from_mode(0o644)).unwrap();
     let error = PrivateDaemon::start(&options(&files.config())).unwrap_err().to_string();
-    for part in ["cannot use the token file", &*files.0.join("b").to_string_lossy(), "mode 0644"] {
+    for part in ["cannot use the token file", &*files.path("b").to_string_lossy(), "mode 0644"] {
         assert!(error.contains(part), "{part} is not in: {error}");
     }
     assert!(!error.contains(B));
 }
 
 fn client_options(socket: &Path, token_file: Option<PathBuf>) -> Options {
-    let space = SpaceSpec {
-        name: "tenant".into(),
-        fingerprint: [4; 32],
-        page_tokens: 16,
-        planes: vec![Plane::full(4096)],
-        shards: 1,
-        shard: 0,
-    };
+    let space = SpaceSpec::new("tenant", [4; 32], 16, vec![Plane::full(4096)]);
     Options { token_file, timeout: BOUND, ..Options::new(socket.into(), space, vec![16]) }
 }
 
 #[test]
 fn the_client_reads_its_token_file() {
-    let files = Files::new("client");
+    let files = Files::new();
     let mut daemon = daemon(&files.config());
-    let attach = |file: &str| Client::attach(client_options(daemon.socket(), Some(files.0.join(file))));
+    let attach = |file: &str| Client::attach(client_options(daemon.socket(), Some(files.path(file))));
     let client = attach("a").unwrap_or_else(|error| panic!("{error}"));
-    fs::write(files.0.join("wrong"), "x".repeat(32)).unwrap();
+    fs::write(files.path("wrong"), "x".repeat(32)).unwrap();
     let error = attach("wrong").err().unwrap();
     assert_eq!(error.status(), Status::Permission);
-    fs::write(files.0.join("short"), "x").unwrap();
+    fs::write(files.path("short"), "x").unwrap();
     let error = attach("short").err().unwrap();
     assert_eq!(error.status(), Status::Invalid);
     assert!(error.to_string().contains("short: token: length is 1, expected 32 to 512"), "{error}");
@@ -179,8 +160,8 @@ fn a_peer_whose_uid_reads_as_nobody_attaches_by_its_token() {
         eprintln!("SKIPPED a_peer_whose_uid_reads_as_nobody_attaches_by_its_token: needs root and user namespaces");
         return;
     }
-    let files = Files::new("userns");
-    let wrapper = files.0.join("kvtide");
+    let files = Files::new();
+    let wrapper = files.path("kvtide");
     let binary = env!("CARGO_BIN_EXE_kvtide");
     fs::write(&wrapper, format!("#!/bin/sh\nexec unshare --user --map-root-user '{binary}' \"$@\"\n")).unwrap();
     fs::set_permissions(&wrapper, Permissions::from_mode(0o700)).unwrap();
@@ -210,8 +191,8 @@ fn an_engine_outside_of_the_daemons_pid_namespace_attaches() {
         eprintln!("SKIPPED an_engine_outside_of_the_daemons_pid_namespace_attaches: needs user and pid namespaces");
         return;
     }
-    let files = Files::new("pidns");
-    let wrapper = files.0.join("kvtide");
+    let files = Files::new();
+    let wrapper = files.path("kvtide");
     let binary = env!("CARGO_BIN_EXE_kvtide");
     let flags = "--user --map-root-user --pid --fork --kill-child";
     // There the process id of this test is unknown: `--parent` of the options is given another value.
@@ -230,8 +211,5 @@ fn an_engine_outside_of_the_daemons_pid_namespace_attaches() {
     assert_eq!(raw.status(crate::raw::sub(kvtide_wire::entry::Op::Nop)), Status::Ok);
     assert_eq!(refusal(daemon.socket(), &hello()).0, Status::Limit, "it is the only session");
     drop(raw);
-    let deadline = Instant::now() + BOUND;
-    while Raw::attach_as(daemon.socket(), &hello()).is_err() {
-        assert!(Instant::now() < deadline, "the first session does not end");
-    }
+    until(|| "the first session does not end", || Raw::attach_as(daemon.socket(), &hello()).is_ok());
 }

@@ -150,14 +150,7 @@ fn another_geometry_is_another_space_and_the_old_one_is_found_when_it_comes_back
 /// Attach an engine of the model with other page sizes.
 fn attach(socket: &Path, page_bytes: &[u32]) -> (Client, kvtide_client::Channel) {
     let plane = |page_bytes: &u32| Plane::full(*page_bytes);
-    let space = SpaceSpec {
-        name: "changed".into(),
-        fingerprint: [MODEL; 32],
-        page_tokens: PAGE_TOKENS as u32,
-        planes: page_bytes.iter().map(plane).collect(),
-        shards: 1,
-        shard: 0,
-    };
+    let space = SpaceSpec::new("changed", [MODEL; 32], PAGE_TOKENS as u32, page_bytes.iter().map(plane).collect());
     let classes = page_bytes.iter().collect::<std::collections::BTreeSet<_>>().len();
     let client = Client::attach(ClientOptions::new(socket.into(), space, vec![16; classes])).unwrap();
     let channel = client.channel(0).unwrap();

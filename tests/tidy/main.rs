@@ -131,12 +131,10 @@ fn the_link_check_fails_on_bad_links() {
     let anchors = links::anchors("# A `b_c`: d, 1 %\n## Twice\n## Twice\n```\n# no\n```\n### [Link](x.md) é\n");
     assert_eq!(anchors.iter().map(String::as_str).collect::<Vec<_>>(), ["a-b_c-d-1-", "link-é", "twice", "twice-1"]);
     assert_eq!(links::mentions(&"//! see do+cs/a.md#b. And (do+cs/c/d.md), x/do+cs/no.md\n".replace('+', "")).len(), 2);
-    let root = std::env::temp_dir().join(format!("kvtide-links-{}", std::process::id()));
-    std::fs::create_dir_all(&root).unwrap();
-    std::fs::write(root.join("a.md"), "# A\n[](#a) [](b.md) [](#c) [](a.md#a) [](https://x.y/z) [](../a.md)\n")
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("a.md"), "# A\n[](#a) [](b.md) [](#c) [](a.md#a) [](https://x.y/z) [](../a.md)\n")
         .unwrap();
-    let broken = links::broken(&root, &["a.md".into()]);
-    std::fs::remove_dir_all(&root).unwrap();
+    let broken = links::broken(root.path(), &["a.md".into()]);
     assert_eq!(broken.len(), 3, "{broken:?}");
 }
 

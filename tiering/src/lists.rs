@@ -24,6 +24,21 @@ pub(crate) trait Linked {
     fn links_mut(&mut self) -> &mut Links;
 }
 
+/// Implement [`Linked`] for a type by one of its fields.
+macro_rules! linked {
+    ($item:ident.$links:tt) => {
+        impl $crate::lists::Linked for $item {
+            fn links(&self) -> &$crate::lists::Links {
+                &self.$links
+            }
+            fn links_mut(&mut self) -> &mut $crate::lists::Links {
+                &mut self.$links
+            }
+        }
+    };
+}
+pub(crate) use linked;
+
 /// Ends of a list. Its items live in a slice that the caller passes to each call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct List {
@@ -115,14 +130,7 @@ mod tests {
 
     #[derive(Clone, Default)]
     struct Item(Links);
-    impl Linked for Item {
-        fn links(&self) -> &Links {
-            &self.0
-        }
-        fn links_mut(&mut self) -> &mut Links {
-            &mut self.0
-        }
-    }
+    linked!(Item.0);
 
     proptest! {
         #[test]

@@ -1,5 +1,6 @@
 //! Why blocks are not cached: each cause from what brings it about, and that no answer contradicts a lookup.
 
+use crate::fake::hashes as prefix;
 use crate::fake::*;
 use kvtide_tiering::Absence;
 use kvtide_tiering::api::*;
@@ -15,16 +16,10 @@ fn world(nvme_blocks: u32, change: impl FnOnce(&mut SpaceConfig)) -> World {
     cfg.limits.nvme_bytes_max = u64::from(nvme_blocks) * PAGE;
     (cfg.policy.host_high_percent, cfg.policy.host_low_percent) = (100, 100);
     change(&mut cfg);
-    let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![HOST], HOST);
-    (w.disk.node_slots, w.disk.slab_slots) = (nvme_blocks, nvme_blocks.max(1));
+    let mut w = World::sized(cfg, (HOST, HOST), (nvme_blocks, nvme_blocks.max(1)));
     w.attach(0, 1, &[0]);
     w.attach(1, 1, &[0]);
     w
-}
-
-fn prefix(number: u128, blocks: u128) -> Vec<u128> {
-    (1..=blocks).map(|block| number << 64 | block).collect()
 }
 
 /// Ask for a store of the blocks of a prefix from `first` on.

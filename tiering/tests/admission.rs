@@ -14,9 +14,7 @@ fn world(admission: Admission, bytes_per_day: u64, host: u32) -> World {
     cfg.limits.nvme_bytes_max = 200 * BLOCK;
     (cfg.policy.nvme_admission, cfg.policy.nvme_bytes_per_day) = (admission, bytes_per_day);
     (cfg.policy.clean_low_percent, cfg.policy.clean_high_percent) = (100, 100);
-    let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![host], host);
-    (w.disk.node_slots, w.disk.slab_slots) = (200, 50);
+    let mut w = World::sized(cfg, (host, host), (200, 50));
     w.attach(0, 1, &[64]);
     w
 }
@@ -195,9 +193,7 @@ fn a_pass_over_refused_blocks_is_cut_into_ticks() {
     let mut cfg = config(vec![full(PAGE as u32)]);
     (cfg.limits.blocks_max, cfg.limits.entries_max) = (blocks, blocks);
     (cfg.limits.host_bytes_max, cfg.limits.nvme_bytes_max) = (u64::from(blocks) * PAGE, u64::from(blocks) * PAGE);
-    let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![blocks], blocks);
-    (w.disk.node_slots, w.disk.slab_slots) = (blocks, blocks);
+    let mut w = World::sized(cfg, (blocks, blocks), (blocks, blocks));
     w.attach(0, 1, &[64]);
     set(&mut w, |policy| policy.nvme_bytes_per_day = 1);
     for hash in 1..=u128::from(blocks) - 100 {
@@ -391,9 +387,7 @@ fn the_shard_copies_of_an_entry_are_admitted_together() {
     cfg.limits.nvme_bytes_max = 200 * BLOCK;
     cfg.policy.nvme_admission = Admission::SecondTouch;
     (cfg.policy.clean_low_percent, cfg.policy.clean_high_percent) = (100, 100);
-    let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![64], 64);
-    (w.disk.node_slots, w.disk.slab_slots) = (200, 50);
+    let mut w = World::sized(cfg, (64, 64), (200, 50));
     w.attach_shard(0, 0, 1, &[32]).unwrap();
     w.attach_shard(1, 1, 1, &[32]).unwrap();
     for s in [1, 0] {

@@ -32,10 +32,6 @@ fn store(w: &mut World, s: SessionId, at: (u32, u128), hashes: &[u128]) {
     assert_eq!(w.answer(s, tag).unwrap().status, Status::Ok);
 }
 
-fn found(w: &mut World, hashes: &[u128]) -> u64 {
-    w.ok(1, Request::Lookup { hashes, asked: 0, range: 0 }).value & 0xffff
-}
-
 /// The least recently used prefix has a store of one child in progress; meanwhile other stores use all the room.
 fn others_come(w: &mut World) {
     let (a, b, c) = (1 << 64, 2 << 64, 3 << 64);
@@ -45,17 +41,17 @@ fn others_come(w: &mut World) {
     for other in 10..40u128 {
         store(w, 1, (0, 0), &[other << 64]);
     }
-    assert_eq!(found(w, &[a, b, c]), 2, "the store is under way");
-    assert_eq!(found(w, &[10 << 64]), 0, "room was short");
+    assert_eq!(w.found(1, &[a, b, c]), 2, "the store is under way");
+    assert_eq!(w.found(1, &[10 << 64]), 0, "room was short");
     assert!(w.run_job(0));
     w.settle();
     assert_eq!(w.answer(0, tag).unwrap().status, Status::Ok);
-    assert_eq!(found(w, &[a, b, c]), 3);
+    assert_eq!(w.found(1, &[a, b, c]), 3);
     // After the store the prefix is evicted like any other.
     for other in 40..60u128 {
         store(w, 1, (0, 0), &[other << 64]);
     }
-    assert_eq!(found(w, &[a, b, c]), 0);
+    assert_eq!(w.found(1, &[a, b, c]), 0);
 }
 
 #[test]
@@ -93,7 +89,7 @@ fn the_parents_of_many_stores_stay_where_it_was_refused_on_nvme() {
     w.eager = false;
     let tags: Vec<u16> = (0..STORES).map(|i| ask(&mut w, 0, (1, prefix(i)), &[u128::from(i + 101) << 64])).collect();
     (0..20).for_each(|i| store(&mut w, 1, (0, 0), &[u128::from(i + 201_u32) << 64]));
-    assert!((0..STORES).all(|i| found(&mut w, &[prefix(i)]) == 1), "parents of stores are cached");
+    assert!((0..STORES).all(|i| w.found(1, &[prefix(i)]) == 1), "parents of stores are cached");
     w.eager = true;
     w.settle();
     assert!(tags.iter().all(|&tag| w.answer(0, tag).unwrap().status == Status::Ok));
@@ -108,10 +104,10 @@ fn what_cannot_be_stored_at_all_costs_nobody_anything() {
     let more: Vec<u128> = (11..=17).map(|i| i << 64).collect();
     let tag = ask(&mut w, 0, (0, 0), &more);
     assert_eq!(w.answer(0, tag).unwrap().status, Status::NoSpace);
-    assert_eq!(found(&mut w, &all[..6]), 6);
+    assert_eq!(w.found(1, &all[..6]), 6);
     // One block fewer fits beside the leased ones.
     store(&mut w, 0, (0, 0), &more[..6]);
-    assert_eq!((found(&mut w, &all[..6]), found(&mut w, &more[..6])), (2, 6));
+    assert_eq!((w.found(1, &all[..6]), w.found(1, &more[..6])), (2, 6));
 }
 
 #[test]
@@ -122,7 +118,7 @@ fn the_parent_of_a_store_goes_where_there_is_nothing_else() {
     // The eighth must make room for the ninth, so the ninth cannot be stored.
     let tag = ask(&mut w, 0, (8, all[7]), &[9 << 64]);
     assert_eq!(w.answer(0, tag).unwrap().status, Status::NotAdmitted);
-    assert_eq!(found(&mut w, &all), 7);
+    assert_eq!(w.found(1, &all), 7);
 }
 
 /// The session's shard has a branched prefix only in tier 0, and another shard uses it. Host memory is short, and a store is in
@@ -144,10 +140,10 @@ fn the_parent_of_a_store_stays_where_tier_0_has_its_only_copy() {
         }
     }
     [0, 1].into_iter().for_each(|seq| _ = w.ok(0, Request::SeqDrop { seq }));
-    assert_eq!((found(&mut w, &[p, a]), found(&mut w, &[p, b])), (2, 2));
+    assert_eq!((w.found(1, &[p, a]), w.found(1, &[p, b])), (2, 2));
     assert_eq!(w.core.occupancy().host_frames_used, 3, "the other shard's");
     store(&mut w, 0, (2, a), &[c]);
-    assert_eq!(found(&mut w, &[p, a]), 2);
+    assert_eq!(w.found(1, &[p, a]), 2);
     let again = w.core.counters().tier0_to_host.total_pages();
     store(&mut w, 0, (2, a), &[c]);
     assert_eq!(w.core.counters().tier0_to_host.total_pages(), again, "it is there");
@@ -187,7 +183,7 @@ fn index_only_entries_go(room: impl FnOnce(&mut SpaceConfig, &mut Disk)) {
         assert_eq!(w.answer(1, tag).unwrap().status, Status::Ok, "store {i}");
     }
     assert!(w.core.counters().cache_drops > 0, "room was short");
-    assert!((0..STORES).all(|i| found(&mut w, &[prefix(i)]) == 1), "parents of stores are cached");
+    assert!((0..STORES).all(|i| w.found(1, &[prefix(i)]) == 1), "parents of stores are cached");
     w.eager = true;
     w.settle();
     for (i, tag) in (0..).zip(tags) {
@@ -218,11 +214,11 @@ fn a_store_of_more_than_host_memory_holds_costs_nothing_that_is_cached() {
     w.eager = false;
     // Copies are writing all host frames: the rest waits until those can be written back.
     let tag = ask(&mut w, 0, (0, 0), &all);
-    assert_eq!(found(&mut w, &before), 4);
+    assert_eq!(w.found(1, &before), 4);
     w.eager = true;
     w.settle();
     assert_eq!(w.answer(0, tag).unwrap().status, Status::Ok);
-    assert_eq!((found(&mut w, &before), found(&mut w, &all)), (4, 12));
+    assert_eq!((w.found(1, &before), w.found(1, &all)), (4, 12));
 }
 
 /// A fault that costs only copies: it makes tests of this file fail. Not the one with the only copy in tier 0: there the second copies of
@@ -258,7 +254,7 @@ fn a_block_that_does_not_follow_its_parent_is_refused() {
         let status = w.answer(1, tag).unwrap().status;
         assert!(matches!(status, Status::Invalid | Status::Limit), "{first} after {parent:x}: {status:?}");
     }
-    assert_eq!(found(&mut w, &[a, b, c]), 2);
+    assert_eq!(w.found(1, &[a, b, c]), 2);
     store(&mut w, 0, (2, b), &[c]);
-    assert_eq!(found(&mut w, &[a, b, c]), 3);
+    assert_eq!(w.found(1, &[a, b, c]), 3);
 }

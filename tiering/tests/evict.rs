@@ -17,9 +17,7 @@ fn world(eviction: Eviction, retention: Retention, host: u32, slots: u32) -> Wor
     cfg.limits.host_bytes_max = u64::from(host) * u64::from(PAGE);
     cfg.limits.nvme_bytes_max = u64::from(slots) * u64::from(PAGE);
     (cfg.policy.eviction, cfg.policy.retention) = (eviction, retention);
-    let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![host], host);
-    (w.disk.node_slots, w.disk.slab_slots) = (slots, slots.max(1));
+    let mut w = World::sized(cfg, (host, host), (slots, slots.max(1)));
     w.attach(0, 1, &[32]);
     w.event(Event::Tick).unwrap();
     w
@@ -227,10 +225,7 @@ fn another_ttl_holds_for_what_is_there() {
     let mut w = world(Eviction::Auto, Retention { ttl_us: HOUR_US, ..Retention::DEFAULT }, 64, 0);
     let pass = |w: &mut World, us: u64| {
         let end = w.now + us;
-        while let Some(at) = w.core.next_deadline().filter(|&at| at <= end) {
-            w.now = w.now.max(at);
-            w.event(Event::Tick).unwrap();
-        }
+        w.run_timers(end);
         w.now = end;
     };
     let set = |w: &mut World, ttl_us: u64| {
@@ -373,9 +368,7 @@ fn a_lookup_is_not_cut_short_for_want_of_a_block() {
     cfg.limits.host_bytes_max = 64 * u64::from(PAGE);
     cfg.limits.nvme_bytes_max = 200 * u64::from(PAGE);
     cfg.policy.eviction = Eviction::S3Fifo;
-    let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![64], 64);
-    (w.disk.node_slots, w.disk.slab_slots) = (200, 200);
+    let mut w = World::sized(cfg, (64, 64), (200, 200));
     w.attach(0, 1, &[32]);
     w.event(Event::Tick).unwrap();
     let blocks = |name: u128, many: u128| (1..=many).map(|block| name << 64 | block).collect::<Vec<_>>();

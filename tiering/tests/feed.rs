@@ -14,9 +14,7 @@ fn world(host: u32, change: impl FnOnce(&mut SpaceConfig)) -> World {
     let mut cfg = config(vec![full(1000)]);
     (cfg.policy.host_high_percent, cfg.policy.host_low_percent) = (100, 100);
     change(&mut cfg);
-    let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![host], host);
-    (w.disk.node_slots, w.disk.slab_slots) = (64, 64);
+    let mut w = World::sized(cfg, (host, host), (64, 64));
     (0..3).for_each(|s| w.attach(s, 1, &[0]));
     w
 }

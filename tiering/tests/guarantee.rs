@@ -18,9 +18,7 @@ fn world(host: u32, slots: u32) -> World {
     let mut cfg = config(vec![full(4096); PLANES.into()]);
     cfg.limits.host_bytes_max = u64::from(host * u32::from(PLANES)) * 4096;
     cfg.limits.nvme_bytes_max = u64::from(slots) * u64::from(PLANES) * 4096;
-    let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![host * u32::from(PLANES)], 2);
-    (w.disk.node_slots, w.disk.slab_slots) = (slots, 2);
+    let mut w = World::sized(cfg, (host * u32::from(PLANES), 2), (slots, 2));
     w.attach(0, 1, &[TIER0]);
     w.attach(1, 1, &[TIER0]);
     w

@@ -25,10 +25,6 @@ fn nvme(cfg: &mut SpaceConfig) {
     cfg.limits.nvme_bytes_max = 1 << 24;
 }
 
-fn hashes(prefix: u128, blocks: u128) -> Vec<u128> {
-    (1..=blocks).map(|block| prefix << 64 | block).collect()
-}
-
 /// Request a store without running its jobs.
 fn ask_store(w: &mut World, s: SessionId, hashes: &[u128], timeout_us: u64) -> u16 {
     let engine: Vec<u32> = (0..hashes.len() as u32).collect();
@@ -69,10 +65,6 @@ fn load(w: &mut World, hashes: &[u128], stored: &[u64]) -> Status {
 
 fn contents(w: &World, count: u32) -> Vec<u64> {
     (0..count).map(|block| w.agents[&1].engine[&(block, 0)]).collect()
-}
-
-fn found(w: &mut World, hashes: &[u128]) -> u64 {
-    w.ok(1, Request::Lookup { hashes, asked: 0, range: 0 }).value & 0xffff
 }
 
 fn pass(w: &mut World, us: u64) {
@@ -120,8 +112,8 @@ fn a_store_holds_nothing_for_others_past_its_deadline() {
     let done = w.answer(0, tag).unwrap();
     assert_eq!((done.status, done.list.len()), (Status::TimedOut, 14));
     assert_eq!(w.core.counters().quarantined, 0);
-    assert_eq!(found(&mut w, &theirs), 0);
-    if found(&mut w, &mine) == 8 {
+    assert_eq!(w.found(1, &theirs), 0);
+    if w.found(1, &mine) == 8 {
         assert_eq!(load(&mut w, &mine, &stored), Status::Ok);
     }
     assert_eq!(store(&mut w, &hashes(5, u128::from(FRAMES))), Status::Ok, "every frame is there again");
@@ -288,7 +280,7 @@ fn leases_have_a_share() {
     w.event(Event::SessionLost { session: 0 }).unwrap();
     w.agents.remove(&0);
     [0, 1, 2].into_iter().for_each(|seq| _ = w.ok(1, Request::SeqDrop { seq }));
-    let all = found(&mut w, &mine) as u32;
+    let all = w.found(1, &mine) as u32;
     assert!(all > 0);
     w.ok(1, lease(3, all));
 }
@@ -318,7 +310,7 @@ fn a_store_does_not_wait_for_leases() {
         (w.disk.node_slots, w.disk.slab_slots) = (slots, 8);
         let mine = hashes(1, u128::from(FRAMES) - 2);
         assert_eq!(store(&mut w, &mine), Status::Ok);
-        let count = found(&mut w, &mine) as u32;
+        let count = w.found(1, &mine) as u32;
         w.ok(1, Request::Lease { seq: 0, hash: mine[count as usize - 1], count, lease_us: 600_000_000 });
         let tag = ask_store(&mut w, 0, &hashes(2, 8), 60_000_000);
         w.eager = true;
@@ -361,5 +353,5 @@ fn a_store_that_is_to_be_kept_does_not_wait_for_leases() {
     let tag = w.ask_for(0, request, 60_000_000);
     let done = w.answer(0, tag).expect("it waits for no lease");
     assert_eq!((done.status, done.value), (Status::NoSpace, Level::Published as u64));
-    assert_eq!(found(&mut w, &theirs), 4);
+    assert_eq!(w.found(1, &theirs), 4);
 }

@@ -10,10 +10,7 @@ pub fn three_tiers(planes: u16, tier0: u32, host: u32, slots: u32) -> World {
     let mut cfg = config((0..planes).map(|_| full(PAGE as u32)).collect());
     cfg.limits.host_bytes_max = u64::from(host) * PAGE;
     cfg.limits.nvme_bytes_max = u64::from(slots) * u64::from(planes) * PAGE;
-    let mut w = World::new(cfg);
-    w.node_frames = vec![host];
-    w.slab_frames = host;
-    (w.disk.node_slots, w.disk.slab_slots) = (slots, 5);
+    let mut w = World::sized(cfg, (host, host), (slots, 5));
     w.attach(0, 1, &[tier0]);
     w.ok(0, Request::SeqCreate { seq: 0 });
     w
@@ -47,10 +44,7 @@ fn tight_tiers_never_hang() {
         cfg.policy.scan_frames = scan;
         cfg.limits.host_bytes_max = host * PAGE;
         cfg.limits.nvme_bytes_max = slots * u64::from(planes) * PAGE;
-        let mut w = World::new(cfg);
-        w.node_frames = vec![host as u32];
-        w.slab_frames = 9;
-        (w.disk.node_slots, w.disk.slab_slots) = (slots as u32, 4);
+        let mut w = World::sized(cfg, (host as u32, 9), (slots as u32, 4));
         w.attach(0, 1, &[tier0]);
         w.ok(0, Request::SeqCreate { seq: 0 });
         let (mut pages, mut step) = (Vec::new(), 0);
@@ -87,10 +81,7 @@ fn a_scan_reads_what_two_tiers_cannot_hold_and_little_more() {
         (cfg.policy.scan_frames, cfg.policy.host_scan_frames) = (scan, host_scan);
         cfg.limits.host_bytes_max = u64::from(host) * PAGE;
         cfg.limits.nvme_bytes_max = 80 * u64::from(planes) * PAGE;
-        let mut w = World::new(cfg);
-        w.node_frames = vec![host];
-        w.slab_frames = 27;
-        (w.disk.node_slots, w.disk.slab_slots) = (80, 16);
+        let mut w = World::sized(cfg, (host, 27), (80, 16));
         w.attach(0, 1, &[tier0]);
         w.ok(0, Request::SeqCreate { seq: 0 });
         let mut pages = w.fill(0, 0, 56, planes);
@@ -117,10 +108,7 @@ fn a_scan_reads_what_two_tiers_cannot_hold_and_little_more() {
 /// Advance time until no timer fires for `us`.
 fn pass_time(w: &mut World, us: u64) {
     let end = w.now + us;
-    while let Some(at) = w.core.next_deadline().filter(|&at| at <= end) {
-        w.now = w.now.max(at);
-        w.event(Event::Tick).unwrap();
-    }
+    w.run_timers(end);
     w.now = end;
     w.event(Event::Tick).unwrap();
 }
@@ -251,9 +239,7 @@ fn a_tail_resumed_under_a_write_is_written_again() {
     cfg.limits.host_bytes_max = 8 * PAGE;
     cfg.limits.nvme_bytes_max = 40 * 2 * PAGE;
     (cfg.policy.host_clean_low_percent, cfg.policy.host_clean_high_percent) = (100, 100);
-    let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![8], 8);
-    (w.disk.node_slots, w.disk.slab_slots) = (40, 10);
+    let mut w = World::sized(cfg, (8, 8), (40, 10));
     w.attach(0, 1, &[12]);
     w.ok(0, Request::SeqCreate { seq: 0 });
     let tail = w.ok(0, Request::Reserve { seq: 0, count: 1 }).list[0];

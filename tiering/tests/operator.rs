@@ -7,18 +7,12 @@ use kvtide_tiering::{ByTier, EntryStatus};
 /// Tokens of a block, as [`config`] has it.
 const TOKENS: u64 = 4;
 
-fn hashes(prefix: u128, n: u128) -> Vec<u128> {
-    (1..=n).map(|i| prefix << 64 | i).collect()
-}
-
 /// Two sessions without tier 0, `host` frames of host memory and 64 slots on NVMe.
 fn world(host: u32) -> World {
     let mut cfg = config(vec![full(1000)]);
     (cfg.policy.host_high_percent, cfg.policy.host_low_percent) = (100, 100);
     cfg.limits.nvme_bytes_max = 1 << 24;
-    let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![host], host);
-    (w.disk.node_slots, w.disk.slab_slots) = (64, 64);
+    let mut w = World::sized(cfg, (host, host), (64, 64));
     w.attach(0, 1, &[0]);
     w.attach(1, 1, &[0]);
     w

@@ -12,9 +12,7 @@ fn world(host: u32, slots: u32, change: impl Fn(&mut SpaceConfig)) -> World {
     cfg.limits.host_bytes_max = u64::from(host) * PAGE;
     cfg.limits.nvme_bytes_max = u64::from(slots) * 2 * PAGE;
     change(&mut cfg);
-    let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![host], host);
-    (w.disk.node_slots, w.disk.slab_slots) = (slots, 4);
+    let mut w = World::sized(cfg, (host, host), (slots, 4));
     begin(&mut w);
     w
 }
@@ -199,11 +197,7 @@ fn erasures_that_fail_end_what_waits_and_nothing_hangs() {
         Request::Publish { seq: 0, first: 0, parent: 0, hashes: &hashes(10, 4), level: Level::Stored },
         60_000_000,
     );
-    let end = w.now + 30_000_000;
-    while let Some(at) = w.core.next_deadline().filter(|&at| at <= end) {
-        w.now = w.now.max(at);
-        w.event(Event::Tick).unwrap();
-    }
+    w.run_timers(w.now + 30_000_000);
     // When the log works again, all operations continue.
     assert_eq!(w.core.occupancy().nvme_slots_awaiting_erasure, 0);
     assert!(values(&w, tag).is_some());

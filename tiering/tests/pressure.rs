@@ -13,16 +13,10 @@ fn world(frames: u32, change: impl FnOnce(&mut SpaceConfig)) -> World {
     cfg.limits.host_bytes_max = u64::from(frames) * STRIDE;
     cfg.limits.nvme_bytes_max = 1 << 24;
     change(&mut cfg);
-    let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![frames], frames);
-    (w.disk.node_slots, w.disk.slab_slots) = (256, 64);
+    let mut w = World::sized(cfg, (frames, frames), (256, 64));
     w.attach(0, 1, &[0]);
     w.eager = false;
     w
-}
-
-fn hashes(prefix: u128, blocks: u128) -> Vec<u128> {
-    (1..=blocks).map(|block| prefix << 64 | block).collect()
 }
 
 fn ask_store(w: &mut World, hashes: &[u128], timeout_us: u64) -> u16 {
@@ -42,10 +36,6 @@ fn store(w: &mut World, hashes: &[u128]) -> Done {
     w.answer(0, tag).unwrap()
 }
 
-fn found(w: &mut World, hashes: &[u128]) -> u64 {
-    w.ok(0, Request::Lookup { hashes, asked: 0, range: 0 }).value & 0xffff
-}
-
 #[test]
 fn a_store_that_lacks_ids_waits_for_what_is_being_written() {
     let mut w = world(64, |cfg| cfg.limits.blocks_max = 24);
@@ -54,7 +44,7 @@ fn a_store_that_lacks_ids_waits_for_what_is_being_written() {
         assert_eq!(store(&mut w, prefix).status, Status::Ok);
     }
     for prefix in &prefixes {
-        assert_eq!(found(&mut w, prefix), 4, "nothing was dropped");
+        assert_eq!(w.found(0, prefix), 4, "nothing was dropped");
     }
     assert_eq!(w.core.counters().cache_drops, 0);
 }
@@ -73,7 +63,7 @@ fn a_store_keeps_at_its_deadline_what_found_room() {
     w.event(Event::Tick).unwrap();
     let done = w.answer(0, tag).unwrap();
     assert_eq!((done.status, done.value), (Status::NotAdmitted, 4));
-    assert_eq!(found(&mut w, &prefix), 4);
+    assert_eq!(w.found(0, &prefix), 4);
 }
 
 /// Everything that it stores is cached already, but it waits behind a store that needs room.
@@ -106,7 +96,7 @@ fn a_store_without_an_id_at_its_deadline_is_not_admitted() {
     w.now += 1_000;
     w.event(Event::Tick).unwrap();
     assert_eq!(w.answer(0, tag).unwrap().status, Status::NotAdmitted);
-    assert_eq!(found(&mut w, &first), 8, "published blocks stay");
+    assert_eq!(w.found(0, &first), 8, "published blocks stay");
 }
 
 #[test]

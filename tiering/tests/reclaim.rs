@@ -10,9 +10,7 @@ fn world(nvme_blocks: u32) -> World {
     let mut cfg = config(vec![full(4096)]);
     (cfg.policy.host_high_percent, cfg.policy.host_low_percent) = (100, 100);
     cfg.limits.nvme_bytes_max = u64::from(nvme_blocks) * 4096;
-    let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![3 * FRAMES], FRAMES);
-    (w.disk.node_slots, w.disk.slab_slots) = (nvme_blocks, 8);
+    let mut w = World::sized(cfg, (3 * FRAMES, FRAMES), (nvme_blocks, 8));
     w.attach(0, 1, &[0]);
     w.attach(1, 1, &[0]);
     w

@@ -5,12 +5,11 @@
 //! next to the longest memcpy, which shows the machine's own share.
 
 use super::{BenchError, Engine, TIMEOUT, median, trying};
-use crate::bench::nvme::failed;
 use crate::bench::percentile;
+use crate::bench::pressure::Folder;
 use crate::private_daemon::{Options as DaemonOptions, PrivateDaemon};
 use kvtide_wire::entry::Level;
 use kvtide_wire::status::Status;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -95,7 +94,7 @@ pub(super) fn in_host() -> Result<Hits, BenchError> {
 
 /// Return the first load from NVMe after a start divided by the median of the later ones, and a note with both in milliseconds.
 pub(super) fn after_start(dir: &Path) -> Result<(f64, String), BenchError> {
-    let disk = Folder::new(dir)?;
+    let disk = Folder::new(dir.join(format!("kvtide-bench-hits-{}", std::process::id())))?;
     let start = || -> Result<PrivateDaemon, BenchError> {
         let config = format!(
             "[tiers.nvme]\nslab = \"64MiB\"\n[[tiers.nvme.disks]]\ndir = {:?}\ncapacity = \"1GiB\"\nreserve_free = 0\n",
@@ -128,29 +127,6 @@ pub(super) fn after_start(dir: &Path) -> Result<(f64, String), BenchError> {
     daemon.stop()?;
     let (first, next) = (median(&firsts), median(&nexts));
     Ok((median(&ratios), format!("hits of 16 MiB on NVMe: first after a start {first:.1} ms, later {next:.1} ms")))
-}
-
-/// A directory that is removed at the end.
-struct Folder(std::path::PathBuf);
-
-impl Folder {
-    fn new(parent: &Path) -> Result<Folder, BenchError> {
-        let path = parent.join(format!("kvtide-bench-hits-{}", std::process::id()));
-        // A daemon rejects a directory that other users can read.
-        std::fs::DirBuilder::new()
-            .mode(0o700)
-            .create(&path)
-            .map_err(|e| failed(format!("create {}", path.display()), e))?;
-        let path = path.canonicalize().map_err(|e| failed(format!("find {}", path.display()), e))?;
-        Ok(Folder(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // Errors are ignored: the directory is left over, as after a killed benchmark.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// Return the page faults of this thread so far; 0 if /proc cannot be read.

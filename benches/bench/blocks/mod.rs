@@ -152,14 +152,7 @@ impl Engine {
 
     /// Attach with several channels, and use the first.
     fn with(socket: &Path, block_bytes: u32, blocks: u32, channels: u16) -> Result<Engine, BenchError> {
-        let space = SpaceSpec {
-            name: "bench-blocks".into(),
-            fingerprint: [11; 32],
-            page_tokens: 16,
-            planes: vec![Plane::full(block_bytes)],
-            shards: 1,
-            shard: 0,
-        };
+        let space = SpaceSpec::new("bench-blocks", [11; 32], 16, vec![Plane::full(block_bytes)]);
         let options = Options { timeout: TIMEOUT, channels, ..Options::new(socket.into(), space, vec![0]) };
         let client = trying("attach", Client::attach(options))?;
         let channel = trying("get the channel", client.channel(0))?;

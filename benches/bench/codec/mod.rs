@@ -10,7 +10,7 @@ mod pages;
 use super::report::Report;
 use super::{BenchError, Output};
 use kvtide_format::PageKey;
-use kvtide_format::log::{SlabHeader, SpaceKey, Storage};
+use kvtide_format::log::{SlabHeader, Storage};
 use kvtide_nvme::{Codec, Coder, Encryption, KeySource, Keyring, stored_bytes};
 use pages::{FORMS, Form, Kv};
 use rustix::time::{ClockId, clock_gettime};
@@ -205,17 +205,7 @@ fn copies_and_ciphers(report: &mut Report, args: &CodecArgs, cold: &Cold) -> Res
     let keyring = Keyring::open(1, &encryption, None, &[]).map_err(|e| odd(&e))?;
     keyring.begin(1).map_err(|e| odd(&e))?;
     let page_bytes = vec![cold.page as u32];
-    let slab = SlabHeader {
-        region: 0,
-        grant: 1,
-        key: SpaceKey([0; 32]),
-        domain: "bench".into(),
-        slot_bytes: cold.page as u64,
-        shards: 1,
-        codec: Codec::None.code(),
-        encrypted: true,
-        page_bytes,
-    };
+    let slab = SlabHeader { encrypted: true, ..SlabHeader::new(0, 1, [0; 32], "bench", cold.page as u64, page_bytes) };
     let code = keyring.grant(&slab, &mut Nowhere).map_err(|e| odd(&e))?;
     let code = code.ok_or_else(|| BenchError::Odd("an encrypted slab without a key".into()))?;
     let key = PageKey { store: 1, region: 0, slot: 0, generation: 1, plane: 0 };

@@ -12,7 +12,7 @@ mod restored;
 use super::BenchError;
 use super::report::{Report, Target};
 use device::World;
-use kvtide_tiering::api::{Admission, Attention, Eviction, Limits, Plane, PlaneKind, Policy, Retention, SpaceConfig};
+use kvtide_tiering::api::{Limits, Plane, PlaneKind, Policy, SpaceConfig};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region};
 use std::time::{Duration, Instant};
 
@@ -49,24 +49,11 @@ fn config() -> SpaceConfig {
             log_requests_max: 16,
         },
         policy: Policy {
-            clean_low_percent: 25,
-            clean_high_percent: 50,
             host_high_percent: 98,
             host_low_percent: 95,
-            host_clean_low_percent: 10,
-            host_clean_high_percent: 20,
-            host_scan_frames: 8,
-            nvme_high_percent: 95,
-            nvme_low_percent: 90,
-            nvme_admission: Admission::All,
-            nvme_bytes_per_day: 0,
-            eviction: Eviction::Lru,
-            attention: Attention::default(),
-            retention: Retention::default(),
             scan_frames: 256,
             request_timeout_us: 10_000_000,
-            lease_us_max: u64::MAX,
-            lease_percent: 100,
+            ..Policy::plain()
         },
     }
 }

@@ -59,14 +59,12 @@ impl Session {
         (choice, stream): (DeviceChoice, Arc<Stream>),
     ) -> Result<Session, BenchError> {
         let plane = Plane::full(model.page_bytes);
-        let space = SpaceSpec {
-            name: format!("bench-gpu-{name}"),
-            fingerprint: std::array::from_fn(|i| name.as_bytes().get(i).copied().unwrap_or(0)),
-            page_tokens: model.page_tokens,
-            planes: vec![plane; usize::from(model.planes)],
-            shards: 1,
-            shard: 0,
-        };
+        let space = SpaceSpec::new(
+            format!("bench-gpu-{name}"),
+            std::array::from_fn(|i| name.as_bytes().get(i).copied().unwrap_or(0)),
+            model.page_tokens,
+            vec![plane; usize::from(model.planes)],
+        );
         let frames = blocks as u32 * u32::from(model.planes);
         let options = Options { timeout: TIMEOUT, device: choice, ..Options::new(socket.into(), space, vec![frames]) };
         let client = trying("attach with tier 0 on a device", Client::attach(options))?;

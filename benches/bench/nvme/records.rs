@@ -6,7 +6,7 @@ use super::rig::Rig;
 use super::stop::{LOOK, Stop, failed};
 use super::{BenchError, NvmeArgs};
 use kvtide_daemon::output;
-use kvtide_format::log::{SlabHeader, SpaceKey};
+use kvtide_format::log::SlabHeader;
 use kvtide_nvme::{DiskStatus, LogMessage, LogRequest, LogRequestKind, SlotKey};
 use kvtide_rt::mail::{Address, Mailbox, mailbox};
 use kvtide_tiering::api::{IoClass, IoKind, Status};
@@ -51,17 +51,8 @@ fn planes(page: u32) -> u32 {
 /// Return the header of a region with pages of the benchmark in its slots.
 fn header(args: &NvmeArgs, region: u32) -> SlabHeader {
     let planes = planes(args.page);
-    SlabHeader {
-        region,
-        grant: u64::from(region) + 1,
-        key: SpaceKey([0xBE; 32]),
-        domain: "bench".into(),
-        slot_bytes: args.page.into(),
-        shards: 1,
-        codec: 0,
-        encrypted: false,
-        page_bytes: vec![args.page / planes; planes as usize],
-    }
+    let page_bytes = vec![args.page / planes; planes as usize];
+    SlabHeader::new(region, u64::from(region) + 1, [0xBE; 32], "bench", args.page.into(), page_bytes)
 }
 
 /// Slots that cycle through erasure, writing and recording.

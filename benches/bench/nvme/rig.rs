@@ -4,10 +4,10 @@ use super::stop::{LOOK, Stop, failed};
 use super::{BenchError, NvmeArgs};
 use crossbeam::channel::{Receiver, RecvTimeoutError, unbounded};
 use kvtide_daemon::output;
-use kvtide_format::log::{SlabHeader, SpaceKey};
+use kvtide_format::log::SlabHeader;
 use kvtide_nvme::{
-    Codec, Disk, DiskEvent, DiskStatus, DiskThread, Encryption, KeySource, LogMessage, Memory, Place, Reserve,
-    Settings, SlabCode,
+    Disk, DiskEvent, DiskStatus, DiskThread, Encryption, KeySource, LogMessage, Memory, Place, Reserve, Settings,
+    SlabCode,
 };
 use kvtide_tiering::api::Status;
 use kvtide_wire::os::map::{Access, Map};
@@ -155,15 +155,8 @@ impl Rig {
     /// Record a region as an encrypted slab, with a key that exists only during the benchmark.
     fn encrypt(&self, args: &NvmeArgs, stop: &Stop) -> Result<Option<Arc<SlabCode>>, BenchError> {
         let slab = SlabHeader {
-            region: 0,
-            grant: 1,
-            key: SpaceKey([0; 32]),
-            domain: "bench".into(),
-            slot_bytes: args.page.into(),
-            shards: 1,
-            codec: Codec::None.code(),
             encrypted: true,
-            page_bytes: vec![args.page],
+            ..SlabHeader::new(0, 1, [0; 32], "bench", args.page.into(), vec![args.page])
         };
         self.grant(std::iter::once(slab.clone()), stop)?;
         self.disk().code(&slab).map_err(|e| BenchError::Odd(e.to_string()))

@@ -73,14 +73,7 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) fn attach(socket: &Path, block: u32, own: u32) -> Result<Session, BenchError> {
-        let space = SpaceSpec {
-            name: "bench-pressure".into(),
-            fingerprint: [24; 32],
-            page_tokens: 16,
-            planes: vec![Plane::full(block)],
-            shards: 1,
-            shard: 0,
-        };
+        let space = SpaceSpec::new("bench-pressure", [24; 32], 16, vec![Plane::full(block)]);
         let options = Options { timeout: TIMEOUT, ..Options::new(socket.into(), space, vec![0]) };
         let client = trying("attach", Client::attach(options))?;
         let channel = trying("get the channel", client.channel(0))?;

@@ -29,7 +29,8 @@ use probes::{Demand, Lookups, Running};
 use std::path::{Path, PathBuf};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
-use store::{Folder, Setup, Store};
+pub(super) use store::Folder;
+use store::{Setup, Store};
 
 /// Block size of the row without a disk.
 const FILLED_BLOCK: u32 = 8 << 10;

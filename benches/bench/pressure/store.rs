@@ -26,10 +26,10 @@ const FLUSH: u64 = 256 << 20;
 
 /// A directory that is removed on drop.
 #[derive(Debug)]
-pub(super) struct Folder(pub(super) PathBuf);
+pub(in crate::bench) struct Folder(pub(in crate::bench) PathBuf);
 
 impl Folder {
-    pub(super) fn new(path: PathBuf) -> Result<Folder, BenchError> {
+    pub(in crate::bench) fn new(path: PathBuf) -> Result<Folder, BenchError> {
         // A daemon rejects a directory that other users can read.
         let made = DirBuilder::new().mode(0o700).create(&path);
         made.map_err(|e| failed(format!("create {}", path.display()), e))?;
@@ -237,9 +237,8 @@ mod tests {
 
     #[test]
     fn holes_are_written_over_and_data_stays() {
-        let dir = std::env::temp_dir().join(format!("kvtide-bench-holes-{}", std::process::id()));
-        let dir = Folder::new(dir).unwrap();
-        let path = dir.0.join("file");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
         let file = File::create(&path).unwrap();
         file.set_len(8 << 20).unwrap();
         file.write_all_at(&[7; 4096], 4 << 20).unwrap();

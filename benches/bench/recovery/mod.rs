@@ -12,7 +12,7 @@ use crate::private_daemon::{Options, PrivateDaemon};
 use file::Direct;
 use kvtide_daemon::config::ByteSize;
 use kvtide_format::Superblock;
-use kvtide_format::log::{Log, LogError, Put, Recovered, SlabHeader, SpaceKey, Storage};
+use kvtide_format::log::{Log, LogError, Put, Recovered, SlabHeader, Storage};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -116,17 +116,8 @@ fn fill(file: &mut Direct, superblock: &Superblock, args: &RecoveryArgs) -> Resu
     for block in 0..args.records {
         let (region, slot) = (block / SLOTS, block % SLOTS);
         if slot == 0 {
-            let slab = SlabHeader {
-                region,
-                grant: u64::from(region) + 1,
-                key: SpaceKey([7; 32]),
-                domain: "bench".into(),
-                slot_bytes: SLOT_BYTES,
-                shards: 1,
-                codec: 0,
-                encrypted: false,
-                page_bytes: vec![(SLOT_BYTES / u64::from(args.planes)) as u32; planes],
-            };
+            let page_bytes = vec![(SLOT_BYTES / u64::from(args.planes)) as u32; planes];
+            let slab = SlabHeader::new(region, u64::from(region) + 1, [7; 32], "bench", SLOT_BYTES, page_bytes);
             log.grant(&slab).map_err(odd)?;
         }
         crcs.fill(block);

@@ -98,14 +98,12 @@ impl Memory {
     /// Attach to a daemon, with empty memory.
     pub fn attach(socket: &Path, plan: &Plan) -> Result<Memory, MemoryError> {
         let fingerprint = Sha256::new().chain_update(CONFIG_JSON).chain_update(WEIGHTS).finalize().into();
-        let space = SpaceSpec {
-            name: "demo-chats".into(),
+        let space = SpaceSpec::new(
+            "demo-chats",
             fingerprint,
-            page_tokens: PAGE_TOKENS as u32,
-            planes: vec![Plane::full(Page::BYTES as u32); plan.planes],
-            shards: 1,
-            shard: 0,
-        };
+            PAGE_TOKENS as u32,
+            vec![Plane::full(Page::BYTES as u32); plan.planes],
+        );
         let client = Client::attach(Options { timeout: TIMEOUT, ..Options::new(socket.into(), space, vec![0]) })?;
         let channel = client.channel(0)?;
         let blocks = plan.engine_blocks() as u32;

@@ -61,14 +61,7 @@ impl Sequence {
     /// The daemon cannot be reached or refuses, or the device is missing or full.
     pub fn attach(spec: SessionSpec) -> Result<Sequence, TieredError> {
         let plane = Plane::full(spec.page_bytes);
-        let space = SpaceSpec {
-            name: spec.space,
-            fingerprint: spec.fingerprint,
-            page_tokens: PAGE_TOKENS as u32,
-            planes: vec![plane; spec.planes],
-            shards: 1,
-            shard: 0,
-        };
+        let space = SpaceSpec::new(spec.space, spec.fingerprint, PAGE_TOKENS as u32, vec![plane; spec.planes]);
         let options = Options {
             seqs_max: 1,
             mapped_frames: spec.windows,

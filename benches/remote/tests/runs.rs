@@ -9,9 +9,8 @@ fn bench() -> Command {
 
 #[test]
 fn it_reports_its_figures_and_no_wrong_byte() {
-    let dir = std::env::temp_dir().join(format!("kvtide-bench-remote-{}", std::process::id()));
-    std::fs::create_dir(&dir).unwrap();
-    for url in [Some(format!("file://{}", dir.display())), None] {
+    let dir = tempfile::tempdir().unwrap();
+    for url in [Some(format!("file://{}", dir.path().display())), None] {
         let mut bench = bench();
         bench.args(["--json", "--mib", "32", "--rounds", "1", "--outage-s", "0"]);
         url.iter().for_each(|url| _ = bench.args(["--url", url]));
@@ -40,7 +39,6 @@ fn it_reports_its_figures_and_no_wrong_byte() {
         assert_eq!(figures["wrong"], 0, "{figures}");
         assert!(figures["write_ratio"].as_f64().unwrap() > 0.0 && figures["read_ratio"].as_f64().unwrap() > 0.0);
     }
-    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 #[test]

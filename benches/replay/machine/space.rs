@@ -1,6 +1,6 @@
 //! The space of a replay: one session, one lane, one sequence, no proactive work.
 
-use kvtide_tiering::api::{Admission, Attention, Eviction, Limits, Plane, PlaneKind, Policy, Retention, SpaceConfig};
+use kvtide_tiering::api::{Limits, Plane, PlaneKind, Policy, SpaceConfig};
 
 /// Frames for a scan, of each tier.
 pub const SCAN_FRAMES: u32 = 8;
@@ -33,21 +33,13 @@ pub fn space(page_tokens: u32, page_bytes: u32, planes: usize, blocks: u32) -> S
             clean_high_percent: 100,
             host_high_percent: 100,
             host_low_percent: 100,
-            host_clean_low_percent: 10,
-            host_clean_high_percent: 20,
             host_scan_frames: SCAN_FRAMES,
             nvme_high_percent: 100,
             nvme_low_percent: 100,
-            nvme_admission: Admission::All,
-            nvme_bytes_per_day: 0,
-            eviction: Eviction::Lru,
-            attention: Attention::default(),
-            retention: Retention::default(),
             scan_frames: SCAN_FRAMES,
             // An unanswered request is a bug of the core and must not be ended by a timeout.
             request_timeout_us: u64::MAX / 2,
-            lease_us_max: u64::MAX,
-            lease_percent: 100,
+            ..Policy::plain()
         },
     }
 }

@@ -39,23 +39,26 @@ struct World {
     next: u32,
 }
 
-const PLANE: Plane = Plane::full(64);
+/// Create tables for one lane and one sequence, with blocks and frames of one plane.
+fn shared(blocks: u32, frames: u32) -> Arc<Shared> {
+    let bounds = Bounds {
+        page_tokens: 1,
+        blocks_max: blocks,
+        seqs_max: 1,
+        seq_blocks_max: blocks,
+        lanes: 1,
+        jobs_max: 2,
+        log_entries: 8,
+        pins_max: 1,
+    };
+    let geometry = Geometry::new(&[Plane::full(64)], &[frames], bounds).expect("geometry");
+    Arc::new(Shared::new(geometry).expect("tables"))
+}
 
 impl World {
     /// Create a world with one frame, which shows block 0.
-    fn new(lanes: u16) -> World {
-        let bounds = Bounds {
-            page_tokens: 1,
-            blocks_max: 3,
-            seqs_max: 1,
-            seq_blocks_max: 3,
-            lanes,
-            jobs_max: 2,
-            log_entries: 8,
-            pins_max: 1,
-        };
-        let geometry = Geometry::new(&[PLANE], &[1], bounds).expect("geometry");
-        let shared = Arc::new(Shared::new(geometry).expect("tables"));
+    fn new() -> World {
+        let shared = shared(3, 1);
         assert!(shared.seqs().create(0) && shared.seqs().push(0, 0));
         let lane = LaneView::new(Arc::clone(&shared), 0).expect("lane");
         let mover = Mover::new(shared).expect("mover");
@@ -63,6 +66,13 @@ impl World {
         let map = world.job(JobKind::Install, 0, NONE_U32);
         assert_eq!(carry(&mut world.mover, &world.frame, &map), Status::Ok);
         world
+    }
+
+    /// Create a world, and a job that loads block 1 in place of block 0.
+    fn loading() -> (World, Job) {
+        let mut world = World::new();
+        let load = world.job(JobKind::CopyIn, 1, 0);
+        (world, load)
     }
 
     fn job(&mut self, kind: JobKind, block: u32, victim_block: u32) -> Job {
@@ -107,7 +117,7 @@ fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
 #[test]
 fn an_active_lane_never_reads_a_frame_that_is_being_overwritten() {
     check(3, || {
-        let World { mut mover, mut lane, frame, next } = World::new(1);
+        let (World { mut mover, mut lane, frame, .. }, load) = World::loading();
         let bytes = Arc::clone(&frame);
         let reader = thread::spawn(move || {
             lane.begin(1);
@@ -116,14 +126,6 @@ fn an_active_lane_never_reads_a_frame_that_is_being_overwritten() {
             look(&lane, &bytes);
             lane.end();
         });
-        let load = Job {
-            kind: JobKind::CopyIn as u16,
-            id: next + 1,
-            block: 1,
-            victim_block: 0,
-            use_lane: NONE_U16,
-            ..Job::default()
-        };
         assert_eq!(carry(&mut mover, &frame, &load), Status::Ok, "the load replaces block 0");
         reader.join().expect("the lane ends");
     });
@@ -132,7 +134,7 @@ fn an_active_lane_never_reads_a_frame_that_is_being_overwritten() {
 #[test]
 fn a_lane_that_begins_sees_the_invalidation_or_is_seen() {
     check(3, || {
-        let World { mut mover, mut lane, frame, next } = World::new(1);
+        let (World { mut mover, mut lane, frame, .. }, load) = World::loading();
         lane.begin(1);
         lane.end();
         let bytes = Arc::clone(&frame);
@@ -143,14 +145,6 @@ fn a_lane_that_begins_sees_the_invalidation_or_is_seen() {
                 lane.end();
             }
         });
-        let load = Job {
-            kind: JobKind::CopyIn as u16,
-            id: next + 1,
-            block: 1,
-            victim_block: 0,
-            use_lane: NONE_U16,
-            ..Job::default()
-        };
         assert_eq!(carry(&mut mover, &frame, &load), Status::Ok);
         reader.join().expect("the lane ends");
     });
@@ -159,7 +153,7 @@ fn a_lane_that_begins_sees_the_invalidation_or_is_seen() {
 #[test]
 fn a_lane_that_holds_a_page_reads_it_until_its_use_is_over() {
     check(3, || {
-        let World { mut mover, mut lane, frame, next } = World::new(1);
+        let (World { mut mover, mut lane, frame, .. }, load) = World::loading();
         let bytes = Arc::clone(&frame);
         lane.begin(1);
         let reader = thread::spawn(move || {
@@ -172,15 +166,7 @@ fn a_lane_that_holds_a_page_reads_it_until_its_use_is_over() {
             look(&lane, &bytes);
             lane.end();
         });
-        let load = Job {
-            kind: JobKind::CopyIn as u16,
-            id: next + 1,
-            block: 1,
-            victim_block: 0,
-            use_lane: 0,
-            use_pos: 1,
-            ..Job::default()
-        };
+        let load = Job { use_lane: 0, use_pos: 1, ..load };
         assert_eq!(carry(&mut mover, &frame, &load), Status::Ok);
         reader.join().expect("the lane ends");
     });
@@ -189,7 +175,7 @@ fn a_lane_that_holds_a_page_reads_it_until_its_use_is_over() {
 #[test]
 fn a_frame_that_a_gated_step_may_read_stays_until_its_end() {
     check(3, || {
-        let World { mut mover, mut lane, frame, next } = World::new(1);
+        let (World { mut mover, mut lane, frame, .. }, load) = World::loading();
         let bytes = Arc::clone(&frame);
         let reader = thread::spawn(move || {
             lane.begin(1);
@@ -202,14 +188,6 @@ fn a_frame_that_a_gated_step_may_read_stays_until_its_end() {
             }
             lane.end();
         });
-        let load = Job {
-            kind: JobKind::CopyIn as u16,
-            id: next + 1,
-            block: 1,
-            victim_block: 0,
-            use_lane: NONE_U16,
-            ..Job::default()
-        };
         assert_eq!(carry(&mut mover, &frame, &load), Status::Ok, "the load replaces block 0");
         reader.join().expect("the lane ends");
     });
@@ -218,7 +196,7 @@ fn a_frame_that_a_gated_step_may_read_stays_until_its_end() {
 #[test]
 fn a_lane_that_was_lapped_by_the_log_rebuilds_while_it_is_written() {
     check(2, || {
-        let mut world = World::new(1);
+        let mut world = World::new();
         world.lane.begin(1);
         world.lane.end();
         // The lane has applied 1 update; the log holds 8. The loads write six more, and the next job claims two: together more
@@ -243,18 +221,7 @@ fn a_lane_that_was_lapped_by_the_log_rebuilds_while_it_is_written() {
 
 /// Create two frames. The first shows block 0, which the lane writes in its steps.
 fn two_frames() -> (Mover, LaneView, [Arc<Frame>; 2]) {
-    let bounds = Bounds {
-        page_tokens: 1,
-        blocks_max: 1,
-        seqs_max: 1,
-        seq_blocks_max: 1,
-        lanes: 1,
-        jobs_max: 2,
-        log_entries: 8,
-        pins_max: 1,
-    };
-    let geometry = Geometry::new(&[PLANE], &[2], bounds).expect("geometry");
-    let shared = Arc::new(Shared::new(geometry).expect("tables"));
+    let shared = shared(1, 2);
     let lane = LaneView::new(Arc::clone(&shared), 0).expect("lane");
     let mut mover = Mover::new(shared).expect("mover");
     let frames = [0, 0].map(|bytes| Arc::new(Frame(UnsafeCell::new(bytes))));
@@ -312,7 +279,7 @@ fn a_page_that_is_moved_loses_no_write() {
 #[test]
 fn a_pin_that_saw_its_page_resident_keeps_it() {
     check(3, || {
-        let mut world = World::new(1);
+        let mut world = World::new();
         let evict = world.job(JobKind::Evict, 0, NONE_U32);
         let World { mut mover, lane, frame, .. } = world;
         let shared = Arc::clone(lane.shared());

@@ -18,6 +18,7 @@ use kvtide_wire::status::Status;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
+use tempfile::TempDir;
 
 const SHAPE: Shape = Shape { channels: 2, depth: 4, jobs: 8, lanes: 2 };
 const LIMITS: Limits =
@@ -47,21 +48,11 @@ fn hello() -> Hello {
     }
 }
 
-/// A path of its own in the temporary directory; removed with its directory.
-struct Place(PathBuf);
-
-impl Place {
-    fn new(name: &str) -> Place {
-        let directory = std::env::temp_dir().join(format!("kvtide-wire-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&directory).expect("make a directory");
-        Place(directory.join("socket"))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(self.0.parent().expect("has a parent"));
-    }
+/// Return a path in a directory of its own.
+fn place() -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().expect("make a directory");
+    let path = directory.path().join("socket");
+    (directory, path)
 }
 
 /// Duplicate descriptors as if they had arrived over a socket.
@@ -80,8 +71,8 @@ fn both() -> (DaemonSide, EngineSide) {
 
 #[test]
 fn attaches_over_a_socket_and_passes_messages_both_ways() {
-    let place = Place::new("attach");
-    let listener = Listener::bind(&place.0, 0o600).expect("listen");
+    let (_dir, path) = place();
+    let listener = Listener::bind(&path, 0o600).expect("listen");
     let server = std::thread::spawn(move || {
         assert_ne!(poll::readable(&[listener.as_fd()], SECOND).expect("poll"), 0);
         let socket = listener.accept().expect("accept").expect("an engine");
@@ -99,7 +90,7 @@ fn attaches_over_a_socket_and_passes_messages_both_ways() {
         socket.send(&welcome.encode(), &fds.as_fds()).expect("send");
         (side, socket)
     });
-    let (socket, welcome, limits, mut engine) = attach(&place.0, &hello(), SECOND).expect("attach");
+    let (socket, welcome, limits, mut engine) = attach(&path, &hello(), SECOND).expect("attach");
     let (mut daemon, server_socket) = server.join().expect("server");
     assert_eq!((welcome.session, limits), (5, LIMITS));
 
@@ -244,20 +235,20 @@ fn a_message_or_descriptors_that_do_not_fit_are_an_error() {
 
 #[test]
 fn a_path_in_use_is_told_from_a_stale_one() {
-    let place = Place::new("paths");
-    let first = Listener::bind(&place.0, 0o600).expect("listen");
-    let error = Listener::bind(&place.0, 0o600).expect_err("in use").to_string();
+    let (_dir, path) = place();
+    let first = Listener::bind(&path, 0o600).expect("listen");
+    let error = Listener::bind(&path, 0o600).expect_err("in use").to_string();
     assert!(error.contains("another daemon already listens") && error.contains("errno 98"), "{error}");
-    drop(Socket::connect(&place.0).expect("the first one still serves"));
+    drop(Socket::connect(&path).expect("the first one still serves"));
     drop(first);
-    let error = Socket::connect(&place.0).expect_err("nobody").to_string();
+    let error = Socket::connect(&path).expect_err("nobody").to_string();
     assert!(error.contains("No such file or directory (errno 2)"), "{error}");
-    let stale = std::os::unix::net::UnixListener::bind(&place.0).expect("another listener");
+    let stale = std::os::unix::net::UnixListener::bind(&path).expect("another listener");
     drop(stale); // leaves the path behind, as a killed daemon does
-    drop(Listener::bind(&place.0, 0o600).expect("replaces a stale socket"));
-    std::fs::write(&place.0, "a file").expect("write");
-    let error = Listener::bind(&place.0, 0o600).expect_err("a file is there").to_string();
-    assert!(error.contains("errno 17") && place.0.exists(), "{error}");
+    drop(Listener::bind(&path, 0o600).expect("replaces a stale socket"));
+    std::fs::write(&path, "a file").expect("write");
+    let error = Listener::bind(&path, 0o600).expect_err("a file is there").to_string();
+    assert!(error.contains("errno 17") && path.exists(), "{error}");
     let long = PathBuf::from(format!("/{}", "x".repeat(200)));
     assert!(Socket::connect(&long).expect_err("too long").to_string().contains("107 bytes"));
 }
@@ -265,18 +256,18 @@ fn a_path_in_use_is_told_from_a_stale_one() {
 /// An attach waits for room, not for a daemon; waiting an hour would be noticed.
 #[test]
 fn an_attach_does_not_wait_where_nobody_listens() {
-    let (place, hour) = (Place::new("nobody"), 3600 * SECOND);
-    let error = attach(&place.0, &hello(), hour).map(|_| ()).expect_err("no socket").to_string();
+    let ((_dir, path), hour) = (place(), 3600 * SECOND);
+    let error = attach(&path, &hello(), hour).map(|_| ()).expect_err("no socket").to_string();
     assert!(error.contains("(errno 2)"), "{error}");
-    drop(std::os::unix::net::UnixListener::bind(&place.0).expect("another listener")); // leaves the path behind, as a killed daemon does
-    let error = attach(&place.0, &hello(), hour).map(|_| ()).expect_err("a stale socket").to_string();
+    drop(std::os::unix::net::UnixListener::bind(&path).expect("another listener")); // leaves the path behind, as a killed daemon does
+    let error = attach(&path, &hello(), hour).map(|_| ()).expect_err("a stale socket").to_string();
     assert!(error.contains("(errno"), "{error}");
 }
 
 #[test]
 fn an_attach_tries_again_after_a_close_and_a_refusal_for_now() {
-    let place = Place::new("again");
-    let listener = Listener::bind(&place.0, 0o600).expect("listen");
+    let (_dir, path) = place();
+    let listener = Listener::bind(&path, 0o600).expect("listen");
     let server = std::thread::spawn(move || {
         let next = || {
             assert_ne!(poll::readable(&[listener.as_fd()], SECOND).expect("poll"), 0);
@@ -286,22 +277,22 @@ fn an_attach_tries_again_after_a_close_and_a_refusal_for_now() {
         next().send(&Welcome::refusal(Status::Again, "no place").encode(), &[]).expect("send");
         next().send(&Welcome::refusal(Status::Permission, "uid 5 may not attach").encode(), &[]).expect("send");
     });
-    let error = attach(&place.0, &hello(), 30 * SECOND).map(|_| ()).expect_err("refused for good");
+    let error = attach(&path, &hello(), 30 * SECOND).map(|_| ()).expect_err("refused for good");
     assert!(matches!(&error, Error::Refused { status: Status::Permission, .. }), "{error}");
     server.join().expect("three connections");
 }
 
 #[test]
 fn a_refusal_reaches_the_engine_in_words() {
-    let place = Place::new("refusal");
-    let listener = Listener::bind(&place.0, 0o600).expect("listen");
+    let (_dir, path) = place();
+    let listener = Listener::bind(&path, 0o600).expect("listen");
     let server = std::thread::spawn(move || {
         assert_ne!(poll::readable(&[listener.as_fd()], SECOND).expect("poll"), 0);
         let socket = listener.accept().expect("accept").expect("an engine");
         socket.send(&Welcome::refusal(Status::Permission, "uid 5 may not attach").encode(), &[]).expect("send");
         socket
     });
-    let error = attach(&place.0, &hello(), SECOND).expect_err("refused");
+    let error = attach(&path, &hello(), SECOND).expect_err("refused");
     assert_eq!(error.status(), Status::Permission);
     assert_eq!(error.to_string(), "the daemon refused the session: uid 5 may not attach (this peer may not attach)");
     drop(server.join());

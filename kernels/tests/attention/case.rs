@@ -12,20 +12,6 @@ pub const POISON: u8 = 0x7f;
 /// Elements between rows, which must not be written.
 const GAP: usize = 8;
 
-pub fn rng() -> Rng {
-    let seed = std::env::var("KVTIDE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
-        now.as_nanos() as u64
-    });
-    println!("KVTIDE_SEED={seed}");
-    Rng(seed)
-}
-
-/// Return a roughly normal number with variance 1.
-fn normal(rng: &mut Rng) -> f32 {
-    (0..12).map(|_| (rng.next() >> 40) as f32 / (1 << 24) as f32).sum::<f32>() - 6.0
-}
-
 pub fn bytes_of<T: Copy>(data: &[T]) -> &[u8] {
     // SAFETY: plain numbers.
     unsafe { std::slice::from_raw_parts(data.as_ptr().cast(), size_of_val(data)) }
@@ -133,7 +119,7 @@ impl Case {
         }
         let tokens = q_starts[lengths.len()];
         let (heads, key, value) = (config.heads() as usize, config.layout.key(), config.layout.value());
-        let number = |rng: &mut Rng| config.element.from_f32(normal(rng));
+        let number = |rng: &mut Rng| config.element.from_f32(rng.normal());
         let (q_stride, out_stride) = (heads * key + GAP, heads * value + GAP);
         let q: Vec<u16> = (0..tokens * q_stride).map(|_| number(rng)).collect();
 
@@ -170,7 +156,7 @@ impl Case {
                         } else {
                             swing
                         };
-                        *element = config.element.from_f32(normal(rng) + shift);
+                        *element = config.element.from_f32(rng.normal() + shift);
                     }
                 }
             }

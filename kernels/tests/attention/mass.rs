@@ -1,7 +1,7 @@
 //! Each page's share of a sequence's attention.
 
-use crate::case::{Case, config, rng, values};
-use crate::common::{buffer, done};
+use crate::case::{Case, config, values};
+use crate::common::{Rng, buffer, done};
 use crate::whole::LATENT;
 use kvtide_kernels::launch::attention::{Attention, Config, DECODE_ROWS_MAX, Mass, SCORE_WORDS, TOP_MAX, scores};
 use kvtide_kernels::reference::{Element, attention::Layout};
@@ -23,7 +23,7 @@ fn reduced(case: &Case, attention: &Attention, top: usize) -> Vec<Option<Scores>
 }
 
 fn shares_are_right(config: Config, ragged: bool, top: usize) {
-    let mut rng = rng();
+    let mut rng = Rng::seeded();
     let case = Case::new(&mut rng, Config { mass: true, ..config }, ragged);
     let mut attention = case.attention();
     if config.passes {
@@ -79,7 +79,7 @@ fn shares_of_many_queries_are_near_f64() {
 
 #[test]
 fn equal_pages_are_taken_in_order_and_silence_is_none() {
-    let mut rng = rng();
+    let mut rng = Rng::seeded();
     let mut case = Case::new(
         &mut rng,
         Config { mass: true, ..config(Element::F16, Layout::Heads { head_dim: 32 }, 1, 4, 16) },

@@ -1,13 +1,13 @@
 //! Pages in passes: the same bits as in one launch.
 
-use crate::case::{Case, bytes_of, config, rng};
-use crate::common::buffer;
+use crate::case::{Case, bytes_of, config};
+use crate::common::{Rng, buffer};
 use crate::whole::LATENT;
 use kvtide_kernels::launch::attention::Config;
 use kvtide_kernels::reference::{Element, attention::Layout};
 
 fn same_bits(config: Config, ragged: bool) {
-    let mut rng = rng();
+    let mut rng = Rng::seeded();
     let swing = if config.layout == LATENT { 0.0 } else { 512.0 };
     let case = Case::swinging(&mut rng, Config { passes: true, ..config }, ragged, swing);
     let mut attention = case.attention();
@@ -74,7 +74,7 @@ fn latent_vectors_in_passes_give_the_same_bits() {
 /// A page that is not readable when its pass runs gives no result, even if it is listed.
 #[test]
 fn a_listed_page_that_is_not_readable_counts_as_missing() {
-    let mut rng = rng();
+    let mut rng = Rng::seeded();
     let mut case = Case::new(&mut rng, Config { passes: true, ..heads(Element::Bf16, 32, 1, 4, 16) }, false);
     let mut attention = case.attention();
     let items = case.items(&mut rng);

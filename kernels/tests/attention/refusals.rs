@@ -1,12 +1,13 @@
 //! Invalid launches are refused before anything is enqueued.
 
-use crate::case::{Case, config, rng};
+use crate::case::{Case, config};
+use crate::common::Rng;
 use kvtide_kernels::launch::attention::{Attention, Batch, Mass};
 use kvtide_kernels::reference::{Element, attention::Layout};
 
 #[test]
 fn refusals_name_what_and_why() {
-    let case = Case::new(&mut rng(), config(Element::F16, Layout::Heads { head_dim: 64 }, 2, 4, 16), false);
+    let case = Case::new(&mut Rng::seeded(), config(Element::F16, Layout::Heads { head_dim: 64 }, 2, 4, 16), false);
     let mut attention = case.attention();
     let good = case.batch;
     // SAFETY: nothing is enqueued.

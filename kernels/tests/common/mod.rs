@@ -3,11 +3,12 @@
 
 pub mod sim;
 
-use kvtide_kernels::{Buffer, Device, Driver, Event, Pinned, Priority, Stream, Which};
+use kvtide_kernels::{Buffer, Copier, Device, Driver, Error, Event, Pinned, Priority, Stream, Which, copy::Ticket};
 use std::{
+    ops::Range,
     process::{Command, Output},
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 /// Time limit of every wait in a test.
@@ -46,6 +47,16 @@ pub fn done(stream: &Stream) {
     assert!(event.wait_until(Instant::now() + BOUND).expect("no work failed"), "the stream is not done");
 }
 
+/// Poll until a batch has ended.
+pub fn end(copier: &mut Copier, ticket: Ticket) -> Result<(), Error> {
+    let deadline = Instant::now() + BOUND;
+    while !copier.poll(ticket)? {
+        assert!(Instant::now() < deadline, "the batch does not end");
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
 /// Random numbers from a seed.
 pub struct Rng(pub u64);
 
@@ -58,14 +69,41 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
+    /// Begin with the seed `KVTIDE_SEED`, or a new one, which is printed.
+    pub fn seeded() -> Rng {
+        let seed = std::env::var("KVTIDE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+            now.as_nanos() as u64
+        });
+        println!("KVTIDE_SEED={seed}");
+        Rng(seed)
+    }
+
     /// Return a number below a bound.
     pub fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }
 
+    /// Return a number of a range.
+    pub fn within(&mut self, range: Range<usize>) -> usize {
+        range.start + self.below(range.end - range.start)
+    }
+
     /// Return random bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count).map(|_| self.next() as u8).collect()
+    }
+
+    /// Return a roughly normal number with variance 1.
+    pub fn normal(&mut self) -> f32 {
+        (0..12).map(|_| (self.next() >> 40) as f32 / (1 << 24) as f32).sum::<f32>() - 6.0
+    }
+
+    /// Return 0..count in random order.
+    pub fn shuffled(&mut self, count: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..count).collect();
+        (1..count).rev().for_each(|i| order.swap(i, self.below(i + 1)));
+        order
     }
 }
 

@@ -1,6 +1,6 @@
 //! Append new tokens to pages: decode and prefill, separate heads and latent vectors, faults.
 
-use crate::rig::{POISON, Random, Rig};
+use crate::rig::{POISON, Rig, Rng};
 use kvtide_kernels::launch::Append;
 use kvtide_kernels::params::{AppendParams, AppendPart};
 use kvtide_kernels::reference::append as reference;
@@ -56,7 +56,7 @@ fn latent(page_tokens: u32) -> (Vec<AppendPart>, usize) {
     (vec![part(0, 1024, 0), part(1024, 128, 1024)], 1152 * page_tokens as usize)
 }
 
-fn check(rig: &Rig, random: &mut Random, append: &Append, case: &Case, failed: u32) {
+fn check(rig: &Rig, random: &mut Rng, append: &Append, case: &Case, failed: u32) {
     let seqs = case.lengths.len();
     let new = if case.new.is_empty() { vec![1; seqs] } else { case.new.clone() };
     let starts: Vec<usize> = (0..=seqs).map(|s| new[..s].iter().sum()).collect();
@@ -124,14 +124,14 @@ fn check(rig: &Rig, random: &mut Random, append: &Append, case: &Case, failed: u
 
 #[test]
 fn rows_land_in_their_pages() {
-    let (rig, mut random) = (Rig::new(), Random::new());
+    let (rig, mut random) = (Rig::new(), Rng::seeded());
     let append = Append::new(&rig.device).expect("kernels load");
     let (mha, mha_stride) = heads(16, 3, 32);
     let (wide, wide_stride) = heads(16, 5, 256);
     let (mla, mla_stride) = latent(16);
-    let decode = vec![1, 16, 17, 0, -3, random.below(1..96) as i32, 96, 5];
+    let decode = vec![1, 16, 17, 0, -3, random.within(1..96) as i32, 96, 5];
     let ragged = vec![40, 1, 0, 33, 16, 96, 20];
-    let new = vec![random.below(1..41), 1, 0, random.below(2..34), 16, 50, 20];
+    let new = vec![random.within(1..41), 1, 0, random.within(2..34), 16, 50, 20];
     let cases = [
         Case {
             name: "decode",

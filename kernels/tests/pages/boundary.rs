@@ -1,6 +1,6 @@
 //! Updates in order, block tables, miss bits, and boundaries that the host completes later.
 
-use crate::rig::{POISON, Random, Rig};
+use crate::rig::{POISON, Rig, Rng};
 use kvtide_kernels::launch::Boundary;
 use kvtide_kernels::params::{
     BAD_UPDATE, BoundaryApplyParams, BoundaryGateParams, BoundaryTablesParams, BoundaryUpdate, BoundaryWords,
@@ -21,20 +21,20 @@ fn ring(rig: &Rig, updates: &[BoundaryUpdate], first: u32) -> Pinned {
     rig.pinned(&slots)
 }
 
-fn updates(random: &mut Random, count: usize, pages: usize) -> Vec<BoundaryUpdate> {
+fn updates(random: &mut Rng, count: usize, pages: usize) -> Vec<BoundaryUpdate> {
     // Few pages, so that most are updated more than once.
-    let few = random.below(1..pages.min(60));
-    (0..count).map(|_| BoundaryUpdate { page: random.below(0..few) as u32, entry: random.next() as u32 }).collect()
+    let few = random.within(1..pages.min(60));
+    (0..count).map(|_| BoundaryUpdate { page: random.within(0..few) as u32, entry: random.next() as u32 }).collect()
 }
 
 #[test]
 fn the_last_update_of_a_page_wins() {
-    let (rig, mut random) = (Rig::new(), Random::new());
+    let (rig, mut random) = (Rig::new(), Rng::seeded());
     let boundary = Boundary::new(&rig.device).expect("kernels load");
     for count in [1, 2, 255, 256, 257, 700, RING] {
         let mut table: Vec<u32> = (0..300).map(|_| random.next() as u32).collect();
         let list = updates(&mut random, count, table.len());
-        let first = u32::MAX - random.below(0..400) as u32;
+        let first = u32::MAX - random.within(0..400) as u32;
         let (on_device, slots) = (rig.upload(&table), ring(&rig, &list, first));
         let params = BoundaryApplyParams {
             table: on_device.address(),
@@ -55,7 +55,7 @@ fn the_last_update_of_a_page_wins() {
 
 #[test]
 fn an_update_beyond_the_table_is_reported_and_not_applied() {
-    let (rig, mut random) = (Rig::new(), Random::new());
+    let (rig, mut random) = (Rig::new(), Rng::seeded());
     let boundary = Boundary::new(&rig.device).expect("kernels load");
     let mut list = updates(&mut random, 40, 100);
     list[17].page = 100;
@@ -84,7 +84,7 @@ fn an_update_beyond_the_table_is_reported_and_not_applied() {
 /// The host gives the updates only when the launch already waits.
 #[test]
 fn a_boundary_can_be_completed_behind_the_launch() {
-    let (rig, mut random) = (Rig::new(), Random::new());
+    let (rig, mut random) = (Rig::new(), Rng::seeded());
     let boundary = Boundary::new(&rig.device).expect("kernels load");
     let mut table = vec![0u32; 300];
     let (on_device, status) = (rig.upload(&table), rig.upload(&[0u32]));
@@ -303,25 +303,25 @@ const FIRST_FRAME: u32 = 1000;
 /// Frames with memory; the frames of the table above this number are mapped frames.
 const FRAMES: u32 = 450;
 
-fn lane(random: &mut Random) -> Lane {
-    let entry = |random: &mut Random| {
-        if random.below(0..4) == 0 { 0 } else { 1 + FIRST_FRAME + random.below(0..500) as u32 }
+fn lane(random: &mut Rng) -> Lane {
+    let entry = |random: &mut Rng| {
+        if random.within(0..4) == 0 { 0 } else { 1 + FIRST_FRAME + random.within(0..500) as u32 }
     };
     let most = MAX_BLOCKS * PAGE_TOKENS;
-    let lengths = vec![0, 1, 16, 17, 512, random.below(1..most) as i32, most as i32, -5, most as i32 + 40];
+    let lengths = vec![0, 1, 16, 17, 512, random.within(1..most) as i32, most as i32, -5, most as i32 + 40];
     let seqs = lengths.len();
     Lane {
         table: (0..BLOCKS * PLANES).map(|_| entry(random)).collect(),
         // Blocks are shared between sequences by chance; some ids are none, one is beyond the table.
-        block_ids: (0..seqs * MAX_BLOCKS).map(|_| random.below(0..BLOCKS + 6) as i32 - 5).collect(),
-        starts: lengths.iter().map(|&l: &i32| random.below(0..l.max(1) as usize) as i32).collect(),
+        block_ids: (0..seqs * MAX_BLOCKS).map(|_| random.within(0..BLOCKS + 6) as i32 - 5).collect(),
+        starts: lengths.iter().map(|&l: &i32| random.within(0..l.max(1) as usize) as i32).collect(),
         lengths,
     }
 }
 
 #[test]
 fn block_tables_and_misses_are_the_reference_s() {
-    let (rig, mut random) = (Rig::new(), Random::new());
+    let (rig, mut random) = (Rig::new(), Rng::seeded());
     let boundary = Boundary::new(&rig.device).expect("kernels load");
     for (windowed, absent, failed) in [(false, -1, 0), (true, 0, 0), (false, -1, 9)] {
         let lane = lane(&mut random);

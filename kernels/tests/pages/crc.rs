@@ -1,11 +1,11 @@
 //! Sums of pages of all lengths.
 
-use crate::rig::{Random, Rig, values};
+use crate::rig::{Rig, Rng, values};
 use kvtide_kernels::launch::{CRC_SEGMENT, Crc, CrcList, crc_segments};
 use kvtide_kernels::params::CrcItem;
 use kvtide_kernels::reference::crc::crc32c;
 
-fn check(rig: &Rig, random: &mut Random, crc: &Crc, lengths: &[usize]) {
+fn check(rig: &Rig, random: &mut Rng, crc: &Crc, lengths: &[usize]) {
     let longest = *lengths.iter().max().expect("some");
     let mut bytes = vec![];
     let offsets: Vec<usize> = lengths
@@ -43,12 +43,12 @@ fn check(rig: &Rig, random: &mut Random, crc: &Crc, lengths: &[usize]) {
 
 #[test]
 fn sums_are_the_cpu_s() {
-    let (rig, mut random) = (Rig::new(), Random::new());
+    let (rig, mut random) = (Rig::new(), Rng::seeded());
     let crc = Crc::new(&rig.device).expect("kernels load");
     let segment = CRC_SEGMENT as usize;
     check(&rig, &mut random, &crc, &[0, 1, 3, 15, 16, 17, 4080, 4095, 4096, 4097, 8192 + 33]);
     check(&rig, &mut random, &crc, &[segment - 1, segment, segment + 1, 2 * segment + 5, 7]);
-    let odd = random.below(1..segment);
+    let odd = random.within(1..segment);
     check(&rig, &mut random, &crc, &[odd, 3 * segment]);
     check(&rig, &mut random, &crc, &[0]);
 }

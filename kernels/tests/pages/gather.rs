@@ -1,19 +1,19 @@
 //! Lists of fragments of any alignment, and blocks between engines' layouts and pages of kvtide.
 
-use crate::rig::{POISON, Random, Rig};
+use crate::rig::{POISON, Rig, Rng};
 use kvtide_kernels::launch::Gather;
 use kvtide_kernels::params::{CopyFragment, GatherItem, GatherLayout, GatherParams};
 use kvtide_kernels::reference::gather as reference;
 
 #[test]
 fn fragments_of_any_alignment_are_copied() {
-    let (rig, mut random) = (Rig::new(), Random::new());
+    let (rig, mut random) = (Rig::new(), Rng::seeded());
     let gather = Gather::new(&rig.device).expect("kernels load");
     for (grain, blocks) in [(16, 2), (4, 3), (1, 64)] {
         let (mut list, mut read, mut written) = (vec![], 0usize, 0usize);
         for _ in 0..40 {
-            let units = random.below(0..if grain == 16 { 900 } else { 2000 });
-            let gap = grain * random.below(0..5);
+            let units = random.within(0..if grain == 16 { 900 } else { 2000 });
+            let gap = grain * random.within(0..5);
             list.push(CopyFragment {
                 from: read as u64,
                 to: written as u64,
@@ -21,7 +21,7 @@ fn fragments_of_any_alignment_are_copied() {
                 reserved: 0,
             });
             read += units * grain + gap;
-            written += units * grain + grain * random.below(0..5);
+            written += units * grain + grain * random.within(0..5);
         }
         let source = random.bytes(read.max(1));
         let mut expected = vec![POISON; written.max(1)];
@@ -107,7 +107,7 @@ fn engines(layers: u64, heads: u64, tokens: u64, row: u64) -> Vec<Engine> {
 
 #[test]
 fn blocks_move_between_layouts() {
-    let (rig, mut random) = (Rig::new(), Random::new());
+    let (rig, mut random) = (Rig::new(), Rng::seeded());
     let gather = Gather::new(&rig.device).expect("kernels load");
     for (layers, heads, tokens, row) in [(2u64, 3u64, 16u64, 64u64), (1, 8, 5, 256), (3, 1, 64, 512)] {
         let page = layers * 2 * heads * tokens * row;

@@ -4,6 +4,8 @@
 
 mod append;
 mod boundary;
+#[path = "../common/mod.rs"]
+mod common;
 mod crc;
 mod gather;
 mod refusals;

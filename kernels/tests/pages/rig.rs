@@ -1,9 +1,9 @@
 //! A device, a stream, and transfers of bytes.
 
+pub use crate::common::Rng;
 use kvtide_kernels::{Buffer, Device, Driver, Event, Pinned, Priority, Stream, Which};
-use std::ops::Range;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// Initial content of outputs.
 pub const POISON: u8 = 0xa5;
@@ -77,46 +77,4 @@ pub fn values<T: Copy>(pinned: &Pinned, count: usize) -> Vec<T> {
     assert!(count * size_of::<T>() <= pinned.bytes());
     // SAFETY: within the memory, which is aligned to pages; the types used here are plain numbers.
     unsafe { std::slice::from_raw_parts(pinned.as_ptr().cast::<T>(), count) }.to_vec()
-}
-
-/// Random numbers: splitmix64.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new() -> Self {
-        let seed = std::env::var("KVTIDE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
-            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
-            now.as_nanos() as u64
-        });
-        println!("KVTIDE_SEED={seed}");
-        Self(seed)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    pub fn below(&mut self, range: Range<usize>) -> usize {
-        range.start + (self.next() % (range.end - range.start) as u64) as usize
-    }
-
-    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
-        (0..count).map(|_| self.next() as u8).collect()
-    }
-
-    /// Return a roughly normal number with variance 1.
-    pub fn normal(&mut self) -> f32 {
-        (0..12).map(|_| (self.next() >> 40) as f32 / (1 << 24) as f32).sum::<f32>() - 6.0
-    }
-
-    /// Return 0..count in random order.
-    pub fn shuffled(&mut self, count: usize) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..count).collect();
-        (1..count).rev().for_each(|i| order.swap(i, self.below(0..i + 1)));
-        order
-    }
 }

@@ -1,6 +1,6 @@
 //! Sketches byte by byte, and the shares that they predict.
 
-use crate::rig::{POISON, Random, Rig};
+use crate::rig::{POISON, Rig, Rng};
 use kvtide_kernels::launch::Sketch;
 use kvtide_kernels::params::{SKETCH_OPEN, SKETCH_UNKNOWN, SketchBuildParams, SketchItem, SketchScoresParams};
 use kvtide_kernels::reference::Element;
@@ -81,12 +81,12 @@ fn build(rig: &Rig, element: Element, form: Form, pages: &[Vec<u16>], tokens: &[
 }
 
 /// Return pages of clustered keys, as in a model, with channels of different ranges.
-fn clumps(random: &mut Random, element: Element, form: Form, pages: usize) -> Vec<Vec<u16>> {
-    let reach: Vec<f32> = (0..form.channels).map(|_| (random.below(0..8) as f32 - 4.0).exp2()).collect();
-    let page = |random: &mut Random| {
+fn clumps(random: &mut Rng, element: Element, form: Form, pages: usize) -> Vec<Vec<u16>> {
+    let reach: Vec<f32> = (0..form.channels).map(|_| (random.within(0..8) as f32 - 4.0).exp2()).collect();
+    let page = |random: &mut Rng| {
         let centres: Vec<f32> = (0..5 * form.channels).map(|_| random.normal()).collect();
-        let key = |random: &mut Random| {
-            let from = random.below(0..5) * form.channels;
+        let key = |random: &mut Rng| {
+            let from = random.within(0..5) * form.channels;
             let key = centres[from..][..form.channels].iter().zip(&reach);
             key.map(|(c, r)| element.from_f32((c + 0.2 * random.normal()) * r)).collect::<Vec<u16>>()
         };
@@ -97,14 +97,14 @@ fn clumps(random: &mut Random, element: Element, form: Form, pages: usize) -> Ve
 
 #[test]
 fn sketches_are_the_wire_s_byte_by_byte() {
-    let (rig, mut random) = (Rig::new(), Random::new());
+    let (rig, mut random) = (Rig::new(), Rng::seeded());
     let cases =
         [(8, 1, 16, 16), (64, 7, 16, 8), (128, 16, 64, 64), (256, 32, 128, 32), (24, 32, 7, 7), (576, 4, 16, 16)];
     for (i, (channels, groups, page_tokens, tile_tokens)) in cases.into_iter().enumerate() {
         let element = if i % 2 == 0 { Element::F16 } else { Element::Bf16 };
         let form = Form { channels, groups, page_tokens, tile_tokens };
         let mut pages = clumps(&mut random, element, form, 6);
-        let any = |random: &mut Random| random.below(0..form.tile_tokens * form.channels);
+        let any = |random: &mut Rng| random.within(0..form.tile_tokens * form.channels);
         // In the first head: a NaN, an infinity, a key beyond binary16, only zeros, keys that repeat.
         pages[0][any(&mut random)] = 0x7fff;
         pages[1][any(&mut random)] = element.from_f32(f32::NEG_INFINITY);
@@ -113,7 +113,7 @@ fn sketches_are_the_wire_s_byte_by_byte() {
         let first = pages[4][..channels].to_vec();
         pages[4].chunks_exact_mut(channels).for_each(|key| key.copy_from_slice(&first));
         let mut tokens = vec![page_tokens; pages.len()];
-        tokens[5] = random.below(1..page_tokens + 1);
+        tokens[5] = random.within(1..page_tokens + 1);
         let found = build(&rig, element, form, &pages, &tokens, 0);
         for (at, page) in pages.iter().enumerate() {
             for head in 0..HEADS {
@@ -130,7 +130,7 @@ fn sketches_are_the_wire_s_byte_by_byte() {
 
 #[test]
 fn shares_are_those_of_the_wire() {
-    let (rig, mut random) = (Rig::new(), Random::new());
+    let (rig, mut random) = (Rig::new(), Rng::seeded());
     let kernels = Sketch::new(&rig.device).expect("kernels load");
     for (channels, groups, group, count) in [(64, 7, 2, 37), (128, 16, 4, 300), (24, 2, 1, 1)] {
         let form = Form { channels, groups, page_tokens: 16, tile_tokens: 16 };
@@ -138,7 +138,7 @@ fn shares_are_those_of_the_wire() {
         let mut pages = clumps(&mut random, Element::F16, form, slots);
         pages[3][0] = 0x7e00; // its first head has no estimate
         let sketches = build(&rig, Element::F16, form, &pages, &vec![16; slots], 0);
-        let mut places: Vec<u32> = (0..count).map(|_| random.below(0..slots) as u32).collect();
+        let mut places: Vec<u32> = (0..count).map(|_| random.within(0..slots) as u32).collect();
         (places[count / 2], places[count - 1]) = (SKETCH_UNKNOWN, SKETCH_OPEN);
         let mut queries: Vec<f32> = (0..heads * channels).map(|_| random.normal() * 0.3).collect();
         queries[channels - 1] = f32::NAN; // the first head's query has no estimate

@@ -116,27 +116,12 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
-
-    struct Dir(PathBuf);
-
-    impl Dir {
-        fn new(name: &str) -> Dir {
-            let path = std::env::temp_dir().join(format!("kvtide-listener-{}-{name}", std::process::id()));
-            fs::create_dir_all(&path).unwrap();
-            Dir(path)
-        }
-    }
-
-    impl Drop for Dir {
-        fn drop(&mut self) {
-            fs::remove_dir_all(&self.0).unwrap();
-        }
-    }
+    use tempfile::tempdir;
 
     #[test]
     fn a_served_socket_is_refused_and_a_closed_one_is_free() {
-        let dir = Dir::new("served");
-        let path = dir.0.join("sub/s");
+        let dir = tempdir().unwrap();
+        let path = dir.path().join("sub/s");
         let first = bind(&path, 0o600).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let error = bind(&path, 0o600).unwrap_err().to_string();
@@ -152,10 +137,10 @@ mod tests {
 
     #[test]
     fn a_dead_daemons_socket_is_cleaned_and_a_live_ones_without_its_lock_is_not() {
-        let dir = Dir::new("stale");
-        let path = dir.0.join("s");
+        let dir = tempdir().unwrap();
+        let path = dir.path().join("s");
         let live = bind(&path, 0o600).unwrap();
-        fs::remove_file(dir.0.join("s.lock")).unwrap();
+        fs::remove_file(dir.path().join("s.lock")).unwrap();
         assert!(matches!(bind(&path, 0o600), Err(Error::SocketInUse { .. })));
         drop(live);
         drop(UnixListener::bind(&path).unwrap());
@@ -165,8 +150,8 @@ mod tests {
 
     #[test]
     fn a_directory_of_another_user_is_refused() {
-        let dir = Dir::new("theirs");
-        let theirs = dir.0.join("theirs");
+        let dir = tempdir().unwrap();
+        let theirs = dir.path().join("theirs");
         fs::create_dir(&theirs).unwrap();
         if std::os::unix::fs::chown(&theirs, Some(12345), None).is_err() {
             eprintln!("SKIPPED a_directory_of_another_user_is_refused: needs root to change the owner of a directory");
@@ -179,21 +164,21 @@ mod tests {
 
     #[test]
     fn a_directory_that_all_users_may_write_is_refused() {
-        let dir = Dir::new("open");
+        let dir = tempdir().unwrap();
         for mode in [0o777, 0o1777, 0o702] {
-            fs::set_permissions(&dir.0, fs::Permissions::from_mode(mode)).unwrap();
-            let error = bind(&dir.0.join("s"), 0o600).unwrap_err().to_string();
+            fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
+            let error = bind(&dir.path().join("s"), 0o600).unwrap_err().to_string();
             assert!(error.contains(&format!("writable by all users (mode {mode:04o})")), "{error}");
-            assert!(fs::read_dir(&dir.0).unwrap().next().is_none(), "no file was created in it");
+            assert!(fs::read_dir(dir.path()).unwrap().next().is_none(), "no file was created in it");
         }
-        fs::set_permissions(&dir.0, fs::Permissions::from_mode(0o775)).unwrap();
-        bind(&dir.0.join("s"), 0o600).unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o775)).unwrap();
+        bind(&dir.path().join("s"), 0o600).unwrap();
     }
 
     #[test]
     fn what_is_no_socket_is_not_removed() {
-        let dir = Dir::new("file");
-        let path = dir.0.join("s");
+        let dir = tempdir().unwrap();
+        let path = dir.path().join("s");
         fs::write(&path, "precious").unwrap();
         assert!(matches!(bind(&path, 0o600), Err(Error::NoSocket { .. })));
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");

@@ -97,26 +97,18 @@ mod tests {
 
     const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
-    struct Dir(PathBuf);
+    struct Dir(tempfile::TempDir);
 
     impl Dir {
-        fn new(name: &str) -> Dir {
-            let path = std::env::temp_dir().join(format!("kvtide-tokens-{}-{name}", std::process::id()));
-            fs::create_dir_all(&path).unwrap();
-            Dir(path)
+        fn new() -> Dir {
+            Dir(tempfile::tempdir().unwrap())
         }
 
         fn file(&self, name: &str, content: &str, mode: u32) -> PathBuf {
-            let path = self.0.join(name);
+            let path = self.0.path().join(name);
             fs::write(&path, content).unwrap();
             fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
             path
-        }
-    }
-
-    impl Drop for Dir {
-        fn drop(&mut self) {
-            fs::remove_dir_all(&self.0).unwrap();
         }
     }
 
@@ -143,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_token_leads_to_its_domain_and_every_other_to_none() {
-        let dir = Dir::new("domains");
+        let dir = Dir::new();
         let others = [format!("1{}", &SECRET[1..]), format!("{}x", &SECRET[..31])];
         let a = vec![dir.file("a", SECRET, 0o600), dir.file("a2", &format!(" {}\n", others[0]), 0o440)];
         let b = vec![dir.file("b", &others[1], 0o640)];
@@ -163,7 +155,7 @@ mod tests {
 
     #[test]
     fn one_token_in_two_files_names_both() {
-        let dir = Dir::new("twice");
+        let dir = Dir::new();
         let (a, b) = (dir.file("a", SECRET, 0o600), dir.file("b", &format!("{SECRET}\n"), 0o600));
         let error =
             Tokens::load(&[domain("a", vec![a.clone()]), domain("b", vec![b.clone()])]).unwrap_err().to_string();
@@ -173,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_file_that_others_can_read_or_that_is_none_is_refused_with_what_is_wrong() {
-        let dir = Dir::new("files");
+        let dir = Dir::new();
         let refused = |path: &Path| read(path).unwrap_err().to_string();
         for mode in [0o604, 0o644, 0o602, 0o660, 0o601, 0o777] {
             let error = refused(&dir.file("open", SECRET, mode));
@@ -186,19 +178,19 @@ mod tests {
         assert!(error.contains("length is 8, expected 32 to 512") && !error.contains("password"), "{error}");
         let error = refused(&dir.file("long", &"x".repeat(5000), 0o600));
         assert!(error.contains("length is 1024 bytes and more"), "{error}");
-        assert!(refused(&dir.0).contains("not a regular file"));
-        let fifo = dir.0.join("fifo");
+        assert!(refused(dir.0.path()).contains("not a regular file"));
+        let fifo = dir.0.path().join("fifo");
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
         assert!(refused(&fifo).contains("not a regular file"), "opening must not wait for a writer");
-        let link = dir.0.join("link");
+        let link = dir.0.path().join("link");
         symlink(dir.file("target", SECRET, 0o644), &link).unwrap();
         assert!(refused(&link).contains("mode 0644 gives"), "the target of the link is checked");
-        assert!(refused(&dir.0.join("none")).contains("cannot read the token file"));
+        assert!(refused(&dir.0.path().join("none")).contains("cannot read the token file"));
     }
 
     #[test]
     fn a_file_of_another_user_is_refused() {
-        let dir = Dir::new("owner");
+        let dir = Dir::new();
         let path = dir.file("theirs", SECRET, 0o600);
         if std::os::unix::fs::chown(&path, Some(12345), None).is_err() {
             eprintln!("SKIPPED a_file_of_another_user_is_refused: needs root to change the owner of a file");

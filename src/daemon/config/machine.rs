@@ -190,11 +190,11 @@ mod tests {
     use super::*;
 
     /// A root directory of a machine with 16 GiB, 10 of them available.
-    struct Root(PathBuf);
+    struct Root(tempfile::TempDir);
 
     impl Root {
-        fn new(name: &str, cgroup: &str, mountinfo: &str) -> Root {
-            let root = Root(std::env::temp_dir().join(format!("kvtide-machine-{}-{name}", std::process::id())));
+        fn new(cgroup: &str, mountinfo: &str) -> Root {
+            let root = Root(tempfile::tempdir().unwrap());
             root.file("proc/meminfo", "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:   10485760 kB\n");
             root.file("proc/self/cgroup", cgroup);
             root.file("proc/self/mountinfo", mountinfo);
@@ -202,25 +202,19 @@ mod tests {
         }
 
         fn file(&self, path: &str, text: &str) {
-            let path = self.0.join(path);
+            let path = self.0.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
 
         fn look(&self) -> (u64, Option<(String, u64)>) {
-            let machine = Machine::look_below(&self.0).unwrap();
+            let machine = Machine::look_below(self.0.path()).unwrap();
             assert_eq!(machine.total_bytes, 16 << 30);
             let limit = machine.cgroup.map(|limit| {
-                let file = limit.file.strip_prefix(&self.0).unwrap().display().to_string();
+                let file = limit.file.strip_prefix(self.0.path()).unwrap().display().to_string();
                 (file, limit.bytes)
             });
             (machine.available_bytes, limit)
-        }
-    }
-
-    impl Drop for Root {
-        fn drop(&mut self) {
-            fs::remove_dir_all(&self.0).unwrap();
         }
     }
 
@@ -231,17 +225,17 @@ mod tests {
 
     #[test]
     fn without_a_limit_the_machines_memory_counts() {
-        let root = Root::new("none", "0::/user.slice\n", V2);
+        let root = Root::new("0::/user.slice\n", V2);
         root.file("sys/fs/cgroup/user.slice/memory.max", "max\n");
         assert_eq!(root.look(), (10 << 30, None));
-        let v1 = Root::new("none-v1", "4:memory:/user\n3:cpu,cpuacct:/\n", V1);
+        let v1 = Root::new("4:memory:/user\n3:cpu,cpuacct:/\n", V1);
         v1.file("sys/fs/cgroup/memory/user/memory.limit_in_bytes", "9223372036854771712\n");
         assert_eq!(v1.look(), (10 << 30, None));
     }
 
     #[test]
     fn the_lowest_limit_above_the_daemon_counts_whoever_set_it() {
-        let root = Root::new("v2", "0::/a.slice/kvtided.service\n", V2);
+        let root = Root::new("0::/a.slice/kvtided.service\n", V2);
         let cgroup = "sys/fs/cgroup/a.slice";
         root.file(&format!("{cgroup}/kvtided.service/memory.max"), "8589934592\n");
         root.file(&format!("{cgroup}/kvtided.service/memory.high"), "max\n");
@@ -256,7 +250,7 @@ mod tests {
 
     #[test]
     fn version_1_counts_too_and_more_than_the_machine_has_is_no_more() {
-        let root = Root::new("v1", "5:cpu,cpuacct:/x\n4:memory:/docker/abc\n", V1);
+        let root = Root::new("5:cpu,cpuacct:/x\n4:memory:/docker/abc\n", V1);
         root.file("sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes", "3221225472\n");
         root.file("sys/fs/cgroup/memory/docker/abc/memory.usage_in_bytes", "1073741824\n");
         root.file("sys/fs/cgroup/memory/docker/abc/memory.stat", "inactive_file 7\ntotal_inactive_file 536870912\n");
@@ -269,11 +263,11 @@ mod tests {
     #[test]
     fn a_container_sees_its_own_cgroup_as_the_mounts_root() {
         // Version 2 in a cgroup namespace; version 1 bind-mounted, where the path is that of the host.
-        let namespaced = Root::new("ns", "0::/\n", V2);
+        let namespaced = Root::new("0::/\n", V2);
         namespaced.file("sys/fs/cgroup/memory.max", "2147483648\n");
         assert_eq!(namespaced.look().0, 2 << 30);
         let mount = "36 30 0:31 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n";
-        let bound = Root::new("bound", "4:memory:/docker/abc\n", mount);
+        let bound = Root::new("4:memory:/docker/abc\n", mount);
         bound.file("sys/fs/cgroup/memory/memory.limit_in_bytes", "2147483648\n");
         assert_eq!(bound.look().0, 2 << 30);
     }

@@ -188,26 +188,10 @@ fn run(path: &Path, texts: &Mutex<Option<Vec<u8>>>, woken: &Receiver<()>) {
 mod tests {
     use super::*;
     use crate::config::{Machine, Overrides};
+    use tempfile::tempdir;
 
     const A: SpaceKey = SpaceKey([1; 32]);
     const B: SpaceKey = SpaceKey([2; 32]);
-
-    /// A directory of a test's own.
-    struct Dir(PathBuf);
-
-    impl Dir {
-        fn new(name: &str) -> Dir {
-            let path = std::env::temp_dir().join(format!("kvtide-identities-{}-{name}", std::process::id()));
-            fs::create_dir_all(&path).unwrap();
-            Dir(path)
-        }
-    }
-
-    impl Drop for Dir {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
 
     /// A disk in the directory `dir`, and two domains.
     fn config(dir: &Path) -> Config {
@@ -222,8 +206,8 @@ mod tests {
 
     #[test]
     fn others_of_a_name_and_domain_are_found_after_a_restart_the_last_used_first() {
-        let dir = Dir::new("restart");
-        let config = config(&dir.0);
+        let dir = tempdir().unwrap();
+        let config = config(dir.path());
         let mut identities = Identities::start(&config).unwrap();
         identities.keep("one", "m", A, "first a");
         identities.keep("one", "m", B, "b");
@@ -241,8 +225,8 @@ mod tests {
 
     #[test]
     fn a_domain_keeps_its_last_identities_and_not_at_the_cost_of_others() {
-        let dir = Dir::new("bound");
-        let mut identities = Identities::start(&config(&dir.0)).unwrap();
+        let dir = tempdir().unwrap();
+        let mut identities = Identities::start(&config(dir.path())).unwrap();
         identities.keep("two", "m", A, "other domain");
         for n in 0..=DOMAIN_MAX as u8 {
             identities.keep("one", "m", SpaceKey([n; 32]), &n.to_string());
@@ -255,9 +239,9 @@ mod tests {
 
     #[test]
     fn a_damaged_file_is_replaced() {
-        let dir = Dir::new("damaged");
-        let config = config(&dir.0);
-        fs::write(dir.0.join(FILE), "no JSON").unwrap();
+        let dir = tempdir().unwrap();
+        let config = config(dir.path());
+        fs::write(dir.path().join(FILE), "no JSON").unwrap();
         let mut identities = Identities::start(&config).unwrap();
         identities.keep("one", "m", A, "a");
         identities.end();

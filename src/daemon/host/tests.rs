@@ -4,15 +4,16 @@ use super::regions::Regions;
 use crate::config::{Config, Machine, Overrides};
 use crate::space::{Left, Region, SpaceMessage};
 use crossbeam::channel::{Receiver, unbounded};
-use kvtide_format::log::{Blocks, SlabHeader, SpaceKey};
+use kvtide_format::log::{Blocks, SlabHeader};
 use kvtide_nvme::{
     Disk, DiskEvent, DiskThread, FeatureUse, IoEngine, LogMessage, LogRequest, LogRequestKind, Place, Reserve,
     Settings, SlotKey,
 };
 use kvtide_rt::mail::mailbox;
 use kvtide_tiering::api::Status;
-use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
+use tempfile::TempDir;
 
 const BOUND: Duration = Duration::from_secs(30);
 const REGION: u64 = 1 << 20;
@@ -20,28 +21,27 @@ const REGIONS: u32 = 4;
 
 /// The host thread's regions, over one disk in a temporary directory.
 struct Rig {
-    dir: PathBuf,
+    dir: Rc<TempDir>,
     disk: Option<DiskThread>,
     told: Receiver<DiskEvent>,
     regions: Regions,
 }
 
 impl Rig {
-    fn new(name: &str) -> Rig {
-        Rig::over(std::env::temp_dir().join(format!("kvtide-host-{}-{name}", std::process::id())))
+    fn new() -> Rig {
+        Rig::over(tempfile::tempdir().unwrap().into())
     }
 
     /// Start the next run over the same file.
-    fn again(mut self) -> Rig {
-        if let Some(disk) = self.disk.take() {
-            disk.end();
-        }
-        Rig::over(std::mem::take(&mut self.dir))
+    fn again(self) -> Rig {
+        let dir = Rc::clone(&self.dir);
+        drop(self);
+        Rig::over(dir)
     }
 
-    fn over(dir: PathBuf) -> Rig {
+    fn over(dir: Rc<TempDir>) -> Rig {
         let settings = Settings {
-            place: Place::Dir(dir.clone()),
+            place: Place::Dir(dir.path().into()),
             capacity_bytes: u64::from(REGIONS) * REGION,
             region_bytes: REGION,
             engine: IoEngine::Threads,
@@ -51,7 +51,7 @@ impl Rig {
         };
         let text = format!(
             "[tiers.nvme]\nslab = {REGION}\n[[tiers.nvme.disks]]\ndir = \"{}\"\ncapacity = {}\nreserve_free = 0\n",
-            dir.display(),
+            dir.path().display(),
             settings.capacity_bytes
         );
         let config = Config::parse("", &text, &Overrides::default(), &Machine::look().unwrap()).unwrap();
@@ -138,24 +138,11 @@ impl Drop for Rig {
         if let Some(disk) = self.disk.take() {
             disk.end();
         }
-        if self.dir.parent().is_some() {
-            let _ = std::fs::remove_dir_all(&self.dir);
-        }
     }
 }
 
 fn slab(key: u8) -> SlabHeader {
-    SlabHeader {
-        region: 0,
-        grant: 0,
-        key: SpaceKey([key; 32]),
-        domain: "default".into(),
-        slot_bytes: 4096,
-        shards: 1,
-        codec: 0,
-        encrypted: false,
-        page_bytes: vec![4096],
-    }
+    SlabHeader::new(0, 0, [key; 32], "default", 4096, vec![4096])
 }
 
 /// Return a region without blocks in memory; its records are only in the log.
@@ -165,7 +152,7 @@ fn left(slab: u32) -> Left {
 
 #[test]
 fn an_unclaimed_region_is_adopted_by_its_space_alone() {
-    let mut rig = Rig::new("unclaimed");
+    let mut rig = Rig::new();
     assert!(rig.join(1, 1).is_empty());
     let region = rig.need(1).unwrap();
     assert!(region.blocks.is_none());
@@ -191,7 +178,7 @@ fn an_unclaimed_region_is_adopted_by_its_space_alone() {
 
 #[test]
 fn what_nobody_comes_for_goes_when_there_is_no_other_room() {
-    let mut rig = Rig::new("evicted");
+    let mut rig = Rig::new();
     rig.join(1, 1);
     let old = rig.need(1).unwrap();
     rig.record(old.grant.region);
@@ -212,7 +199,7 @@ fn what_nobody_comes_for_goes_when_there_is_no_other_room() {
 
 #[test]
 fn a_failed_disk_is_told_to_those_who_hold_slabs_there_and_grants_nothing() {
-    let mut rig = Rig::new("failed");
+    let mut rig = Rig::new();
     rig.join(1, 1);
     let region = rig.need(1).unwrap();
     rig.regions.handle(DiskEvent::Failed { disk: 0, errno: 5 });

@@ -404,17 +404,7 @@ mod tests {
     fn join(host: &mut Host, space: u32) -> Mailbox<SpaceMessage> {
         let (to, messages) = mailbox(8).unwrap();
         let classes = vec![FrameClass { stride: 65536, planes: 1 }; 2];
-        let slab = SlabHeader {
-            region: 0,
-            grant: 0,
-            key: kvtide_format::log::SpaceKey([0; 32]),
-            domain: "default".into(),
-            slot_bytes: 131072,
-            shards: 1,
-            codec: 0,
-            encrypted: false,
-            page_bytes: vec![65536; 2],
-        };
+        let slab = SlabHeader::new(0, 0, [0; 32], "default", 131072, vec![65536; 2]);
         host.handle(NodeMessage::Join { space, domain: 0, classes, slab: Box::new(slab), others: Vec::new(), to });
         messages
     }

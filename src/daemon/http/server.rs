@@ -198,8 +198,8 @@ mod tests {
 
     #[test]
     fn a_server_that_cannot_serve_is_not_started() {
-        let dir = std::env::temp_dir().join(format!("kvtide-http-start-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
         let (orders, _taken) = mailbox(ORDERS).unwrap();
         let registry = ThreadRegistry::default();
         let daemon = Daemon {
@@ -223,14 +223,12 @@ mod tests {
         let (_, bound) = bind_socket(&dir.join("c"), 0o600).unwrap();
         let error = start((UnixListener::from(file()), bound), None).unwrap_err().to_string();
         assert!(error.contains("cannot start the HTTP server"), "{error}");
-        fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
     fn only_a_dead_daemons_socket_is_replaced_and_only_the_own_one_is_removed() {
-        let dir = std::env::temp_dir().join(format!("kvtide-http-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        let attach = dir.join("s");
+        let dir = tempfile::tempdir().unwrap();
+        let attach = dir.path().join("s");
         let path = socket_beside(&attach);
         fs::write(&path, "precious").unwrap();
         let error = bind_socket(&attach, 0o600).unwrap_err();
@@ -243,6 +241,5 @@ mod tests {
         assert!(path.exists(), "the first one removed the socket of the second");
         drop(second);
         assert!(!path.exists());
-        fs::remove_dir_all(&dir).unwrap();
     }
 }

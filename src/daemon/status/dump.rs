@@ -31,14 +31,12 @@ mod tests {
 
     #[test]
     fn a_planted_link_is_not_followed() {
-        let dir = std::env::temp_dir().join(format!("kvtide-dump-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        let (path, victim) = (dir.join("status.json"), dir.join("victim"));
+        let dir = tempfile::tempdir().unwrap();
+        let (path, victim) = (dir.path().join("status.json"), dir.path().join("victim"));
         fs::write(&victim, "precious").unwrap();
         std::os::unix::fs::symlink(&victim, path.with_extension("new")).unwrap();
         replace(&path, "write the status dump", b"new").unwrap();
         assert_eq!((fs::read(&path).unwrap(), fs::read(&victim).unwrap()), (b"new".to_vec(), b"precious".to_vec()));
         assert!(fs::symlink_metadata(&path).unwrap().is_file());
-        fs::remove_dir_all(&dir).unwrap();
     }
 }

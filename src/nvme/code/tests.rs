@@ -5,7 +5,7 @@ use super::work::{Page, Work, WorkerScratch};
 use super::*;
 use crate::memory::Memory;
 use crate::transfer::SlotKey;
-use kvtide_format::log::{Salt, SlabHeader, SpaceKey, Storage};
+use kvtide_format::log::{Salt, SlabHeader, Storage};
 use kvtide_format::{KEY_SECTORS, KEYS_OFFSET, PageKey};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -65,15 +65,9 @@ fn open(area: &Area, master: u8) -> Result<Arc<Keyring>, KeyError> {
 
 fn slab(domain: &str, region: u32, codec: Codec, encrypted: bool) -> SlabHeader {
     SlabHeader {
-        region,
-        grant: u64::from(region) + 1,
-        key: SpaceKey([3; 32]),
-        domain: domain.into(),
-        slot_bytes: 1 << 20,
-        shards: 1,
         codec: codec.code(),
         encrypted,
-        page_bytes: vec![PAGE as u32; 4],
+        ..SlabHeader::new(region, u64::from(region) + 1, [3; 32], domain, 1 << 20, vec![PAGE as u32; 4])
     }
 }
 

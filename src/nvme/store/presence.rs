@@ -82,17 +82,17 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
-    struct Dir(PathBuf);
+    struct Dir(tempfile::TempDir);
 
     impl Dir {
-        fn new(name: &str) -> Dir {
-            let path = std::env::temp_dir().join(format!("kvtide-presence-{}-{name}", std::process::id()));
-            fs::create_dir_all(path.join("disk")).unwrap();
-            Dir(path)
+        fn new() -> Dir {
+            let dir = Dir(tempfile::tempdir().unwrap());
+            fs::create_dir(dir.disk()).unwrap();
+            dir
         }
 
         fn disk(&self) -> PathBuf {
-            self.0.join("disk")
+            self.0.path().join("disk")
         }
 
         /// Open a store in it.
@@ -100,12 +100,6 @@ mod tests {
             let place = Place::Dir(self.disk());
             let file = File::create(self.disk().join(FILE)).unwrap();
             Presence::new(&Settings { place, ..Settings::default() }, &Arc::new(file))
-        }
-    }
-
-    impl Drop for Dir {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
         }
     }
 
@@ -118,8 +112,8 @@ mod tests {
 
     #[test]
     fn a_store_is_told_from_one_that_is_deleted_renamed_or_replaced() {
-        let dir = Dir::new("files");
-        let (presence, away) = (dir.store(), dir.0.join("away"));
+        let dir = Dir::new();
+        let (presence, away) = (dir.store(), dir.0.path().join("away"));
         assert_eq!(presence.look(), Ok(()));
         fs::rename(dir.disk(), &away).unwrap();
         let (errno, why) = gone(&presence);
@@ -129,8 +123,8 @@ mod tests {
         fs::remove_file(dir.disk()).unwrap();
         fs::rename(&away, dir.disk()).unwrap();
         assert_eq!(presence.look(), Ok(()), "the file is back");
-        fs::copy(dir.disk().join(FILE), dir.0.join("copy")).unwrap();
-        fs::rename(dir.0.join("copy"), dir.disk().join(FILE)).unwrap();
+        fs::copy(dir.disk().join(FILE), dir.0.path().join("copy")).unwrap();
+        fs::rename(dir.0.path().join("copy"), dir.disk().join(FILE)).unwrap();
         let (errno, why) = gone(&presence);
         assert!(errno == libc::ESTALE && why.contains("another file is at its path"), "{why}");
         fs::remove_dir_all(dir.disk()).unwrap();
@@ -140,12 +134,12 @@ mod tests {
 
     #[test]
     fn a_store_under_a_mount_is_gone_until_that_is_gone() {
-        let dir = Dir::new("mounts");
+        let dir = Dir::new();
         let presence = dir.store();
-        fs::create_dir(dir.0.join("other")).unwrap();
+        fs::create_dir(dir.0.path().join("other")).unwrap();
         let run =
             |program: &str, args: &[&Path]| Command::new(program).args(args).status().is_ok_and(|it| it.success());
-        if !run("mount", &[Path::new("--bind"), &dir.0.join("other"), &dir.disk()]) {
+        if !run("mount", &[Path::new("--bind"), &dir.0.path().join("other"), &dir.disk()]) {
             let must = std::env::var_os("KVTIDE_NO_SKIP").is_some();
             assert!(!must, "a_store_under_a_mount_is_gone_until_that_is_gone needs permission to mount");
             eprintln!("SKIPPED a_store_under_a_mount_is_gone_until_that_is_gone: needs permission to mount");

@@ -5,7 +5,7 @@ use super::fixture::*;
 use crate::{
     Codec, DiskMessage, Encryption, FeatureUse, IoEngine, KeySource, Keyring, Part, Settings, SlabCode, Transfer,
 };
-use kvtide_format::log::{SlabHeader, SpaceKey, Storage};
+use kvtide_format::log::{SlabHeader, Storage};
 use kvtide_types::{IoKind, Status};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -33,17 +33,7 @@ fn code(codec: Codec, encrypted: bool) -> (Arc<SlabCode>, Keyring) {
     let encryption = Encryption { source: KeySource::Ephemeral, new_slabs: true };
     let keyring = Keyring::open(1, &encryption, None, &[]).unwrap();
     keyring.begin(1).unwrap();
-    let slab = SlabHeader {
-        region: 0,
-        grant: 1,
-        key: SpaceKey([0; 32]),
-        domain: "a".into(),
-        slot_bytes: MIB,
-        shards: 1,
-        codec: codec.code(),
-        encrypted,
-        page_bytes: vec![4096],
-    };
+    let slab = SlabHeader { codec: codec.code(), encrypted, ..SlabHeader::new(0, 1, [0; 32], "a", MIB, vec![4096]) };
     (keyring.grant(&slab, &mut Nowhere).unwrap().unwrap(), keyring)
 }
 

@@ -3,7 +3,7 @@
 use super::fixture::*;
 use crate::Error;
 use crate::{Discard, DiskError, DiskEvent, DiskThread, LogMessage, Place, Settings};
-use kvtide_format::log::{SlabHeader, SpaceKey};
+use kvtide_format::log::SlabHeader;
 use kvtide_types::{IoKind, Status};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -143,17 +143,7 @@ fn a_region_that_its_file_system_has_no_room_for_is_granted_to_nobody() {
 }
 
 fn header(region: u32) -> SlabHeader {
-    SlabHeader {
-        region,
-        grant: 1,
-        key: SpaceKey([1; 32]),
-        domain: "someone".into(),
-        slot_bytes: 65536,
-        shards: 1,
-        codec: 0,
-        encrypted: false,
-        page_bytes: vec![16384; 4],
-    }
+    SlabHeader::new(region, 1, [1; 32], "someone", 65536, vec![16384; 4])
 }
 
 #[test]

@@ -10,19 +10,18 @@ use kvtide_types::{IoClass, IoKind, Status};
 use kvtide_wire::os::map::Access;
 use kvtide_wire::os::memfd::Memfd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// Longer than any operation here takes.
 pub const LONG: Duration = Duration::from_secs(30);
 pub const MIB: u64 = 1 << 20;
 
-/// A directory that is deleted on drop.
+/// The path of a directory that does not exist yet, in a directory that is deleted on drop.
 #[derive(Debug)]
-pub struct Dir(pub PathBuf);
+pub struct Dir(pub PathBuf, pub TempDir);
 
 impl Dir {
     pub fn new() -> Dir {
@@ -30,9 +29,8 @@ impl Dir {
     }
 
     pub fn within(parent: &Path) -> Dir {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("kvtide-io-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        Dir(parent.join(name))
+        let parent = tempfile::tempdir_in(parent).expect("a writable directory");
+        Dir(parent.path().join("disk"), parent)
     }
 
     pub fn settings(&self) -> Settings {
@@ -44,12 +42,6 @@ impl Dir {
             depth: 16,
             ..Settings::default()
         }
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

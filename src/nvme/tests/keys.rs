@@ -7,7 +7,7 @@ use crate::{
     LogRequestKind, Part, Settings, SlabCode, SlotKey, purge,
 };
 use crossbeam::channel::bounded;
-use kvtide_format::log::{SlabHeader, SpaceKey};
+use kvtide_format::log::SlabHeader;
 use kvtide_types::{IoKind, Status};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -16,22 +16,12 @@ use std::sync::Arc;
 
 const SLOT: u64 = 64 << 10;
 
-/// A key file beside the disk's directory.
-struct Key(PathBuf);
-
-impl Key {
-    fn new(dir: &Dir, seed: u8) -> Key {
-        let path = dir.0.with_extension(format!("key{seed}"));
-        fs::write(&path, [seed, 2].repeat(16)).unwrap();
-        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-        Key(path)
-    }
-}
-
-impl Drop for Key {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
+/// Make a key file beside the disk's directory.
+fn key(dir: &Dir, seed: u8) -> PathBuf {
+    let path = dir.1.path().join(format!("key{seed}"));
+    fs::write(&path, [seed, 2].repeat(16)).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    path
 }
 
 /// Hash of the block in region 0: sixteen bytes that do not occur by chance.
@@ -43,15 +33,9 @@ fn settings(dir: &Dir, source: KeySource) -> Settings {
 
 fn header(region: u32, domain: &str, encrypted: bool) -> SlabHeader {
     SlabHeader {
-        region,
-        grant: u64::from(region) + 1,
-        key: SpaceKey([region as u8; 32]),
-        domain: domain.into(),
-        slot_bytes: SLOT,
-        shards: 1,
         codec: Codec::PlanesZstd.code(),
         encrypted,
-        page_bytes: vec![16384; 4],
+        ..SlabHeader::new(region, u64::from(region) + 1, [region as u8; 32], domain, SLOT, vec![16384; 4])
     }
 }
 
@@ -143,8 +127,8 @@ fn refused(settings: &Settings) -> KeyError {
 #[test]
 fn the_same_key_reads_back_and_a_wrong_one_touches_nothing() {
     let dir = Dir::new();
-    let (right, wrong) = (Key::new(&dir, 1), Key::new(&dir, 7));
-    let with = |key: &Key| settings(&dir, KeySource::File(key.0.clone()));
+    let (right, wrong) = (key(&dir, 1), key(&dir, 7));
+    let with = |key: &PathBuf| settings(&dir, KeySource::File(key.clone()));
     let mut rig = Rig::start(&with(&right));
     stored(&mut rig, &header(0, "a", true));
     assert!(is_encrypted(rig.disk().code(&header(0, "a", true)).unwrap()));
@@ -157,9 +141,9 @@ fn the_same_key_reads_back_and_a_wrong_one_touches_nothing() {
     assert!(matches!(refused(&settings(&dir, KeySource::Ephemeral)), KeyError::Missing { .. }));
     let smaller = Settings { capacity_bytes: 2 * MIB, ..with(&wrong) };
     assert!(matches!(refused(&smaller), KeyError::Wrong { .. }), "also if it would be laid out again");
-    fs::set_permissions(&right.0, Permissions::from_mode(0o644)).unwrap();
+    fs::set_permissions(&right, Permissions::from_mode(0o644)).unwrap();
     assert!(matches!(refused(&with(&right)), KeyError::Refused { .. }));
-    fs::set_permissions(&right.0, Permissions::from_mode(0o600)).unwrap();
+    fs::set_permissions(&right, Permissions::from_mode(0o600)).unwrap();
     assert!(fs::read(&file).unwrap() == before, "the disk was not changed");
     for _ in 0..2 {
         let (good, rig) = restarted(&with(&right));
@@ -171,12 +155,11 @@ fn the_same_key_reads_back_and_a_wrong_one_touches_nothing() {
 #[test]
 fn encryption_can_be_turned_on_and_off() {
     let dir = Dir::new();
-    let key = Key::new(&dir, 1);
     let off = settings(&dir, KeySource::Off);
     let mut rig = Rig::start(&off);
     stored(&mut rig, &header(0, "a", false));
     rig.end();
-    let on = settings(&dir, KeySource::File(key.0.clone()));
+    let on = settings(&dir, KeySource::File(key(&dir, 1)));
     let (good, mut rig) = restarted(&on);
     assert_eq!((good, rig.disk().coding()), (vec![0], (Codec::PlanesZstd.code(), true)));
     stored(&mut rig, &header(1, "a", true));
@@ -208,8 +191,7 @@ fn what_an_ephemeral_key_encrypted_is_gone_with_it() {
 #[test]
 fn a_tenant_purged_while_the_disk_serves_is_gone_and_comes_back_with_another_key() {
     let dir = Dir::new();
-    let key = Key::new(&dir, 1);
-    let on = settings(&dir, KeySource::File(key.0.clone()));
+    let on = settings(&dir, KeySource::File(key(&dir, 1)));
     let mut rig = Rig::start(&on);
     for (region, domain) in [(0, "a"), (1, "b")] {
         stored(&mut rig, &header(region, domain, true));
@@ -243,8 +225,7 @@ fn a_tenant_purged_while_the_disk_serves_is_gone_and_comes_back_with_another_key
 #[test]
 fn a_purged_tenant_is_gone_and_others_stay() {
     let dir = Dir::new();
-    let key = Key::new(&dir, 1);
-    let on = settings(&dir, KeySource::File(key.0.clone()));
+    let on = settings(&dir, KeySource::File(key(&dir, 1)));
     let mut rig = Rig::start(&on);
     stored(&mut rig, &header(0, "a", true));
     stored(&mut rig, &header(1, "b", true));

@@ -3,24 +3,14 @@
 use super::fixture::*;
 use super::stormy::{Storm, Weather};
 use crate::{DiskEvent, DiskThread, LogMessage, LogRequest, LogRequestKind, SlotKey};
-use kvtide_format::log::{Recovered, SlabHeader, SpaceKey};
+use kvtide_format::log::{Recovered, SlabHeader};
 use kvtide_types::{IoKind, Status};
 use std::fs;
 
 const SLOT: u64 = 64 << 10;
 
 fn header(region: u32, grant: u64) -> SlabHeader {
-    SlabHeader {
-        region,
-        grant,
-        key: SpaceKey([grant as u8; 32]),
-        domain: "someone".into(),
-        slot_bytes: SLOT,
-        shards: 1,
-        codec: 0,
-        encrypted: false,
-        page_bytes: vec![16384; 4],
-    }
+    SlabHeader::new(region, grant, [grant as u8; 32], "someone", SLOT, vec![16384; 4])
 }
 
 fn log_request(rig: &mut Rig, kind: LogRequestKind, slot: u32, crcs: Vec<u32>) -> Box<LogRequest> {

@@ -11,6 +11,7 @@ use kvtide_relay::endpoint::{Endpoint, EndpointConfig, LoadError};
 use kvtide_relay::name::SpaceKeys;
 use kvtide_relay::run::{BadRun, BlockKey, Run};
 use kvtide_relay::store::{ErrorKind, Put, ValkeyConfig, ValkeyStore};
+use kvtide_types::random::Random;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -118,26 +119,13 @@ impl<'a> Prefix<'a> {
     }
 }
 
-/// A generator of pseudo-random numbers (splitmix64, Steele, Lea and Flood 2014).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) % end
-    }
-
-    /// A fault somewhere in a request or answer of `bytes` bytes. One in 500 hangs.
-    fn fault(&mut self, way: Way, bytes: u64) -> (Way, Fault) {
-        let fault = match self.below(500) {
-            0 => Fault::Hang,
-            1..150 => Fault::Cut { after: self.below(bytes) },
-            150..200 => Fault::Delay(Duration::from_micros(self.below(2_000))),
-            _ => Fault::Corrupt { at: self.below(bytes), mask: 1 << self.below(8) },
-        };
-        (way, fault)
+/// A fault somewhere in a request or answer of `bytes` bytes. One in 500 hangs.
+fn fault(random: &mut Random, bytes: u64) -> Fault {
+    match random.below(500) {
+        0 => Fault::Hang,
+        1..150 => Fault::Cut { after: random.below(bytes) },
+        150..200 => Fault::Delay(Duration::from_micros(random.below(2_000))),
+        _ => Fault::Corrupt { at: random.below(bytes), mask: 1 << random.below(8) },
     }
 }
 
@@ -158,7 +146,7 @@ async fn ten_thousand_faults_give_no_wrong_byte() {
     for encrypted in [false, true] {
         let (keys, blocks) = (common::keys(encrypted), common::blocks(0, 1_000));
         let prefix = Prefix::new(&keys, &blocks);
-        let mut random = Random(42);
+        let mut random = Random::new(42);
         let mut outcomes = Outcomes::default();
         let before = proxy.happened();
         while proxy.happened() - before < 5_000 {
@@ -166,7 +154,7 @@ async fn ten_thousand_faults_give_no_wrong_byte() {
             let (run, object) = &prefix.runs[which];
             let writes = random.below(5) == 0;
             let (way, bytes) = if writes { (Way::Request, 32 << 10) } else { (Way::Answer, 32 << 10) };
-            let fault = random.fault(way, bytes);
+            let fault = (way, fault(&mut random, bytes));
             proxy.set(Some(fault));
             if writes {
                 let _ = endpoint.put(run.name(), object.clone()).await;

@@ -14,7 +14,12 @@ fn machine(bytes: &mut Bytes<'_>) -> Machine {
     let total_bytes = size(bytes.byte());
     let cgroup = CgroupLimit { file: "/c/memory.max".into(), bytes: size(bytes.byte()) };
     let available_bytes = size(bytes.byte()).min(total_bytes);
-    Machine { total_bytes, available_bytes, cgroup: Some(cgroup).filter(|limit| limit.bytes > 0), disk_bytes: Some(total_bytes) }
+    Machine {
+        total_bytes,
+        available_bytes,
+        cgroup: Some(cgroup).filter(|limit| limit.bytes > 0),
+        disk_bytes: Some(total_bytes),
+    }
 }
 
 fn overrides(bytes: &mut Bytes<'_>) -> Overrides {

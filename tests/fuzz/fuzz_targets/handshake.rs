@@ -36,7 +36,9 @@ fuzz_target!(|bytes: &[u8]| {
         Err(e) => assert!(!e.to_string().is_empty()),
     }
     match FromWatched::decode(bytes) {
-        Ok(FromWatched::Refused(status, text)) => assert_eq!(hello::Welcome::refusal(status, &text).encode().len(), bytes.len()),
+        Ok(FromWatched::Refused(status, text)) => {
+            assert_eq!(hello::Welcome::refusal(status, &text).encode().len(), bytes.len())
+        }
         Ok(FromWatched::Opened(m)) => assert_eq!(m.encode().expect("it was checked"), bytes),
         Ok(FromWatched::Watching) => assert_eq!(hello::Watching.encode(), bytes),
         Ok(FromWatched::Closed(m)) => assert_eq!(m.encode(), bytes),

@@ -5,8 +5,7 @@
 
 use kvtide_fuzz::Bytes;
 use kvtide_tiering::api::{
-    Action, Admission, Attention, Event, Eviction, IoKind, Job, Limits, Plane, PlaneKind, Policy, Retention, SessionId,
-    SpaceConfig, Status,
+    Action, Event, IoKind, Job, Limits, Plane, PlaneKind, Policy, SessionId, SpaceConfig, Status,
 };
 use kvtide_tiering::{ActionBuf, Core, Error};
 use kvtide_wire::entry::{JobDone, Submission};
@@ -46,26 +45,7 @@ fn config() -> SpaceConfig {
             entries_max: 24,
             log_requests_max: 16,
         },
-        policy: Policy {
-            clean_low_percent: 25,
-            clean_high_percent: 50,
-            host_high_percent: 95,
-            host_low_percent: 80,
-            host_clean_low_percent: 10,
-            host_clean_high_percent: 20,
-            host_scan_frames: 8,
-            nvme_high_percent: 95,
-            nvme_low_percent: 90,
-            nvme_admission: Admission::All,
-            nvme_bytes_per_day: 0,
-            eviction: Eviction::Lru,
-            attention: Attention::default(),
-            retention: Retention::default(),
-            scan_frames: 2,
-            request_timeout_us: 1000,
-            lease_us_max: u64::MAX,
-            lease_percent: 100,
-        },
+        policy: Policy::plain(),
     }
 }
 

@@ -40,26 +40,7 @@ fn config() -> SpaceConfig {
             entries_max: 64,
             log_requests_max: 4,
         },
-        policy: Policy {
-            clean_low_percent: 25,
-            clean_high_percent: 50,
-            host_high_percent: 95,
-            host_low_percent: 80,
-            host_clean_low_percent: 10,
-            host_clean_high_percent: 20,
-            host_scan_frames: 8,
-            nvme_high_percent: 95,
-            nvme_low_percent: 90,
-            nvme_admission: Admission::All,
-            nvme_bytes_per_day: 0,
-            eviction: Eviction::Auto,
-            attention: Attention::default(),
-            retention: Retention::default(),
-            scan_frames: 2,
-            request_timeout_us: 1000,
-            lease_us_max: u64::MAX,
-            lease_percent: 100,
-        },
+        policy: Policy { eviction: Eviction::Auto, ..Policy::plain() },
     }
 }
 

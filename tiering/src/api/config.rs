@@ -161,3 +161,30 @@ pub struct Policy {
     /// Maximum percentage of the capacity of host and NVMe that leases may pin. A session that is alone on its shard has no limit.
     pub lease_percent: u8,
 }
+
+impl Policy {
+    /// Return the policy that tests and benchmarks begin with: LRU, no write budget, no limit of leases.
+    #[must_use]
+    pub fn plain() -> Policy {
+        Policy {
+            clean_low_percent: 25,
+            clean_high_percent: 50,
+            host_high_percent: 95,
+            host_low_percent: 80,
+            host_clean_low_percent: 10,
+            host_clean_high_percent: 20,
+            host_scan_frames: 8,
+            nvme_high_percent: 95,
+            nvme_low_percent: 90,
+            nvme_admission: Admission::All,
+            nvme_bytes_per_day: 0,
+            eviction: Eviction::Lru,
+            retention: Retention::default(),
+            scan_frames: 2,
+            attention: Attention::default(),
+            request_timeout_us: 1000,
+            lease_us_max: u64::MAX,
+            lease_percent: 100,
+        }
+    }
+}

@@ -4,7 +4,7 @@ use super::From;
 use crate::actions::ActionBuf;
 use crate::api::{NONE, Status};
 use crate::counters::Reason;
-use crate::lists::{Linked, Links, List};
+use crate::lists::{Links, List, linked};
 use crate::mutants::{self, Mutant};
 use crate::requests::{Phase, Work};
 use crate::sessions::{JobRec, Task};
@@ -36,14 +36,7 @@ pub(crate) struct BlockCopy {
     pub status: Option<Status>,
 }
 
-impl Linked for BlockCopy {
-    fn links(&self) -> &Links {
-        &self.links
-    }
-    fn links_mut(&mut self) -> &mut Links {
-        &mut self.links
-    }
-}
+linked!(BlockCopy.links);
 
 /// The block copies of a session. Memory is allocated when a copy needs it, and kept.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use super::queues::Queues;
 use super::reuse::Reuse;
 use super::{Rule, SHARE, class_of_queue, is_used_once};
 use crate::api::Eviction;
-use crate::lists::{Linked, Links, List};
+use crate::lists::{Links, List, linked};
 use serde::{Deserialize, Serialize};
 
 /// One key.
@@ -21,14 +21,7 @@ struct Entry {
     kept: bool,
 }
 
-impl Linked for Entry {
-    fn links(&self) -> &Links {
-        &self.links
-    }
-    fn links_mut(&mut self) -> &mut Links {
-        &mut self.links
-    }
-}
+linked!(Entry.links);
 
 /// A simulated cache of keys, and a memory of as many evicted keys.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -270,19 +270,12 @@ impl First {
 mod tests {
     use super::super::reuse::Values;
     use super::*;
-    use crate::lists::Links;
+    use crate::lists::{Links, linked};
     use proptest::prelude::*;
 
     #[derive(Clone, Default)]
     struct Item(Links);
-    impl Linked for Item {
-        fn links(&self) -> &Links {
-            &self.0
-        }
-        fn links_mut(&mut self) -> &mut Links {
-            &mut self.0
-        }
-    }
+    linked!(Item.0);
 
     proptest! {
         /// Compare with plain lists of (item, time): the queue that each rule takes from, and that it takes the oldest item

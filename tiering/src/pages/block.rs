@@ -2,7 +2,7 @@
 
 use super::{Link, NO_SESSION};
 use crate::api::NONE;
-use crate::lists::{Linked, Links, List};
+use crate::lists::{Links, List, linked};
 use serde::{Deserialize, Serialize};
 
 /// Length of the free list below which a new id is created instead of reusing one. Late reuse lets the core detect a stale
@@ -135,14 +135,7 @@ impl Block {
     }
 }
 
-impl Linked for Block {
-    fn links(&self) -> &Links {
-        &self.links
-    }
-    fn links_mut(&mut self) -> &mut Links {
-        &mut self.links
-    }
-}
+linked!(Block.links);
 
 /// All blocks of the space.
 #[derive(Clone, Debug, Serialize, Deserialize)]

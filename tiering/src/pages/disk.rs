@@ -8,7 +8,7 @@ use super::host::SLABS_MAX;
 use super::shard_copy::{IDS_MAX, Link, ShardCopy};
 use crate::api::{DiskSlot, NONE, Status};
 use crate::error::Error;
-use crate::lists::{Linked, Links, List};
+use crate::lists::{Links, List, linked};
 use serde::{Deserialize, Serialize};
 
 /// Use of a slot.
@@ -140,14 +140,7 @@ struct Group {
     full: bool,
 }
 
-impl Linked for Slab {
-    fn links(&self) -> &Links {
-        &self.links
-    }
-    fn links_mut(&mut self) -> &mut Links {
-        &mut self.links
-    }
-}
+linked!(Slab.links);
 
 /// All NVMe slots of the space.
 #[derive(Clone, Debug, Serialize, Deserialize)]

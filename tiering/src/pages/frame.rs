@@ -2,7 +2,7 @@
 
 use super::{NO_LANE, NO_SESSION};
 use crate::api::NONE;
-use crate::lists::{Linked, Links, List};
+use crate::lists::{Links, List, linked};
 use serde::{Deserialize, Serialize};
 
 /// State of a frame.
@@ -101,14 +101,7 @@ impl Default for Frame {
     }
 }
 
-impl Linked for Frame {
-    fn links(&self) -> &Links {
-        &self.links
-    }
-    fn links_mut(&mut self) -> &mut Links {
-        &mut self.links
-    }
-}
+linked!(Frame.links);
 
 /// The frames of one size class of a session: ids `base .. base + max`, of which the first `count` are in use. The `mapped_frames` ids
 /// behind them are mapped frames: a mapped frame has no tier-0 memory and shows a page where it is in host.

@@ -4,7 +4,7 @@
 
 use crate::api::{HostFrame, NONE};
 use crate::error::Error;
-use crate::lists::{Linked, Links, List};
+use crate::lists::{Links, List, linked};
 use serde::{Deserialize, Serialize};
 
 /// `page` of a frame that a lost session or a late job may still write or read.
@@ -49,14 +49,7 @@ pub(crate) struct HostRec {
     late: u16,
 }
 
-impl Linked for HostRec {
-    fn links(&self) -> &Links {
-        &self.links
-    }
-    fn links_mut(&mut self) -> &mut Links {
-        &mut self.links
-    }
-}
+linked!(HostRec.links);
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Slab {
@@ -70,14 +63,7 @@ struct Slab {
     draining: bool,
 }
 
-impl Linked for Slab {
-    fn links(&self) -> &Links {
-        &self.links
-    }
-    fn links_mut(&mut self) -> &mut Links {
-        &mut self.links
-    }
-}
+linked!(Slab.links);
 
 /// Host frames of one size class.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

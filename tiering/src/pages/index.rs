@@ -7,7 +7,7 @@ use super::shard_copy::{IDS_MAX, ShardCopy};
 use crate::api::NONE;
 use crate::api::{Eviction, Retention};
 use crate::evict::{Order, Priority, Use};
-use crate::lists::{Linked, Links, List};
+use crate::lists::{Links, List, linked};
 use crate::mutants::{self, Mutant};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,14 +90,7 @@ impl Default for CacheEntry {
     }
 }
 
-impl Linked for CacheEntry {
-    fn links(&self) -> &Links {
-        &self.links
-    }
-    fn links_mut(&mut self) -> &mut Links {
-        &mut self.links
-    }
-}
+linked!(CacheEntry.links);
 
 impl CacheEntry {
     pub fn hash(&self) -> u128 {

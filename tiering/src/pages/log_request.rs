@@ -1,7 +1,7 @@
 //! Log requests (`LogRequest`) in flight to the index logs of the disks.
 
 use crate::api::NONE;
-use crate::lists::{Linked, Links, List};
+use crate::lists::{Links, List, linked};
 use serde::{Deserialize, Serialize};
 
 /// Kind of log request.
@@ -39,14 +39,7 @@ impl LogRequest {
     }
 }
 
-impl Linked for LogRequest {
-    fn links(&self) -> &Links {
-        &self.links
-    }
-    fn links_mut(&mut self) -> &mut Links {
-        &mut self.links
-    }
-}
+linked!(LogRequest.links);
 
 /// Table of all log requests; its size limits how many are in flight.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

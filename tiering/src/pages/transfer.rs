@@ -2,7 +2,7 @@
 
 use crate::api::{IoClass, IoKind, NONE};
 use crate::counters::Reason;
-use crate::lists::{Linked, Links, List};
+use crate::lists::{Links, List, linked};
 use serde::{Deserialize, Serialize};
 
 /// One transfer: pages of one block, in one direction. It counts as in flight on its block; its host frames are in `frames`.
@@ -37,14 +37,7 @@ impl Default for Transfer {
     }
 }
 
-impl Linked for Transfer {
-    fn links(&self) -> &Links {
-        &self.links
-    }
-    fn links_mut(&mut self) -> &mut Links {
-        &mut self.links
-    }
-}
+linked!(Transfer.links);
 
 fn is_lazy(transfer: &Transfer) -> bool {
     transfer.kind == IoKind::Read && transfer.class != IoClass::Demand

@@ -7,7 +7,7 @@ mod deadlines;
 pub(crate) use deadlines::Deadlines;
 
 use crate::api::{NONE, Status};
-use crate::lists::{Linked, Links, List};
+use crate::lists::{Links, List, linked};
 use crate::pages::NO_LANE;
 use crate::sessions::Pin;
 use serde::{Deserialize, Serialize};
@@ -177,14 +177,7 @@ impl Op {
     }
 }
 
-impl Linked for Op {
-    fn links(&self) -> &Links {
-        &self.links
-    }
-    fn links_mut(&mut self) -> &mut Links {
-        &mut self.links
-    }
-}
+linked!(Op.links);
 
 /// Pending requests of a session.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

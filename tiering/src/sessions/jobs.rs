@@ -2,7 +2,7 @@
 
 use crate::api::{Job, NONE};
 use crate::counters::Reason;
-use crate::lists::{Linked, Links, List};
+use crate::lists::{Links, List, linked};
 use serde::{Deserialize, Serialize};
 
 /// Kind of a job; the planner's counterpart of [`Job`].
@@ -92,14 +92,7 @@ impl JobRec {
     }
 }
 
-impl Linked for JobRec {
-    fn links(&self) -> &Links {
-        &self.links
-    }
-    fn links_mut(&mut self) -> &mut Links {
-        &mut self.links
-    }
-}
+linked!(JobRec.links);
 
 /// Job entries of a session; their number is the depth of its job ring.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -125,30 +125,22 @@ pub fn config(planes: Vec<Plane>) -> SpaceConfig {
             log_requests_max: 16,
         },
         policy: Policy {
-            clean_low_percent: 25,
-            clean_high_percent: 50,
-            host_high_percent: 95,
-            host_low_percent: 80,
-            host_clean_low_percent: 10,
-            host_clean_high_percent: 20,
-            host_scan_frames: 8,
-            nvme_high_percent: 95,
-            nvme_low_percent: 90,
-            nvme_admission: Admission::All,
-            nvme_bytes_per_day: 0,
-            eviction: Eviction::Lru,
-            attention: Attention::default(),
-            retention: Retention::default(),
             scan_frames: 4,
             request_timeout_us: 1_000_000,
             lease_us_max: 600_000_000,
             lease_percent: 50,
+            ..Policy::plain()
         },
     }
 }
 
 pub fn full(page_bytes: u32) -> Plane {
     Plane { page_bytes, kind: PlaneKind::Full }
+}
+
+/// Return the hashes of a prefix of blocks.
+pub fn hashes(prefix: u128, blocks: u128) -> Vec<u128> {
+    (1..=blocks).map(|block| prefix << 64 | block).collect()
 }
 
 impl World {
@@ -179,6 +171,14 @@ impl World {
             tag: 0,
             content: 0,
         }
+    }
+
+    /// Create a world with one size class: host frames of the node and of a slab, NVMe slots of the node and of a slab.
+    pub fn sized(cfg: SpaceConfig, host: (u32, u32), nvme: (u32, u32)) -> World {
+        let mut w = World::new(cfg);
+        (w.node_frames, w.slab_frames) = (vec![host.0], host.1);
+        (w.disk.node_slots, w.disk.slab_slots) = nvme;
+        w
     }
 
     /// Record all inputs from here on.
@@ -326,6 +326,19 @@ impl World {
         let list = self.done.get(&(session, tag))?;
         assert_eq!(list.len(), 1, "a request completes once");
         list.first().cloned()
+    }
+
+    /// Let all timers fire that are due until then.
+    pub fn run_timers(&mut self, end: u64) {
+        while let Some(at) = self.core.next_deadline().filter(|&at| at <= end) {
+            self.now = self.now.max(at);
+            self.event(Event::Tick).unwrap();
+        }
+    }
+
+    /// Return how many blocks of a prefix a lookup finds.
+    pub fn found(&mut self, session: SessionId, hashes: &[u128]) -> u64 {
+        self.ok(session, Request::Lookup { hashes, asked: 0, range: 0 }).value & 0xffff
     }
 
     /// Send a request and expect its completion at once.

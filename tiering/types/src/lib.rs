@@ -21,6 +21,7 @@ mod io;
 mod job;
 mod level;
 mod policy;
+pub mod random;
 mod request;
 mod size;
 mod status;

@@ -38,6 +38,14 @@ pub struct SpaceSpec {
     pub shard: u16,
 }
 
+impl SpaceSpec {
+    /// Return the spec of a space with one rank.
+    #[must_use]
+    pub fn new(name: impl Into<String>, fingerprint: [u8; 32], page_tokens: u32, planes: Vec<Plane>) -> SpaceSpec {
+        SpaceSpec { name: name.into(), fingerprint, page_tokens, planes, shards: 1, shard: 0 }
+    }
+}
+
 /// A CUDA device, by number or by UUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CudaDevice {

@@ -1,47 +1,21 @@
 //! Boundaries that a stream waits for: they end with every page, or with an error that the lane reports.
 
 use super::{
-    fake::{Command, Fake, LONG, PLANES, Script, TOKENS, byte},
-    rig::{Bound, Sim, child, filled, is, on_device, passed, standing_in},
+    fake::{Command, LONG, PLANES, Script, byte},
+    rig::{BLOCKS, Bound, Scene, Sim, attached_with, child, filled, is, passed, standing_in},
 };
-use kvtide_client::{
-    Client, Options, StepSeq,
-    cuda::{Priority, Stream},
-};
+use kvtide_client::cuda::{Priority, Stream};
 use kvtide_wire::{entry::Op, status::Status};
 use std::time::{Duration, Instant};
 
-struct Scene {
-    fake: Fake,
-    client: Client,
-    bound: Bound,
-    seq: u32,
-}
-
 /// Create a sequence with two pages only in host memory.
 fn scene(timeout: Duration) -> Scene {
-    let fake = Fake::start();
-    let client = Client::attach(Options { timeout, ..on_device(&fake) }).expect("attach");
-    let mut channel = client.channel(0).expect("channel");
-    let mut bound = Bound::new(&client, 0);
-    let seq = filled(&mut channel, &mut bound, 3);
+    let (fake, client, mut channel, mut bound) = attached_with(|options| options.timeout = timeout);
+    let seq = filled(&mut channel, &mut bound, BLOCKS);
     channel.nop(LONG).expect("the daemon answers");
-    let blocks = client.seq_blocks(seq).expect("blocks");
-    for (index, plane) in [(0, 0), (2, 1)] {
-        assert_eq!(fake.evict(blocks[index], plane), Status::Ok);
-    }
-    Scene { fake, client, bound, seq }
-}
-
-impl Scene {
-    fn begin(&mut self) {
-        self.bound.lane.begin(&[StepSeq { seq: self.seq, tokens: 3 * TOKENS }]).expect("begin");
-    }
-
-    fn status_word(&self) -> u32 {
-        let device = self.bound.lane.device().expect("on a device");
-        self.bound.words(device.status, 1)[0]
-    }
+    let scene = Scene { fake, client, bound, seq };
+    [(0, 0), (2, 1)].into_iter().for_each(|(index, plane)| scene.evict(index, plane));
+    scene
 }
 
 #[test]

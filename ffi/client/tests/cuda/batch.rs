@@ -1,11 +1,11 @@
 //! A batch on the device: only changes since the last step are sent there.
 
 use super::{
-    fake::{Fake, LONG, PLANES, TOKENS},
-    rig::{Bound, filled, on_device},
+    fake::{LONG, PLANES, TOKENS},
+    rig::{attached, attached_with, filled},
 };
 use kvtide_client::{
-    Client, StepSeq,
+    Options, StepSeq,
     cuda::{Batch, BatchOptions},
 };
 use kvtide_wire::{geometry::PlaneKind, status::Status};
@@ -15,10 +15,7 @@ const MAX_BLOCKS: u32 = 5;
 
 #[test]
 fn rows_follow_the_sequences_of_each_step() {
-    let fake = Fake::start();
-    let client = Client::attach(on_device(&fake)).expect("attach");
-    let mut channel = client.channel(0).expect("channel");
-    let mut bound = Bound::new(&client, 0);
+    let (_fake, client, mut channel, mut bound) = attached();
     let seqs: Vec<u32> = [3, 1, 2].into_iter().map(|blocks| filled(&mut channel, &mut bound, blocks)).collect();
     channel.nop(LONG).expect("the daemon answers");
     let options = BatchOptions { seqs: SEQS, max_blocks: MAX_BLOCKS, table_planes: u32::from(PLANES) };
@@ -72,12 +69,8 @@ fn rows_follow_the_sequences_of_each_step() {
 #[test]
 fn a_window_plane_misses_what_its_window_lacks() {
     const WINDOW: u32 = 20;
-    let fake = Fake::start();
-    let mut options = on_device(&fake);
-    options.space.planes[1].kind = PlaneKind::Window { tokens: WINDOW };
-    let client = Client::attach(options).expect("attach");
-    let mut channel = client.channel(0).expect("channel");
-    let mut bound = Bound::new(&client, 0);
+    let window = |options: &mut Options| options.space.planes[1].kind = PlaneKind::Window { tokens: WINDOW };
+    let (fake, client, mut channel, mut bound) = attached_with(window);
     let (seq, short) = (filled(&mut channel, &mut bound, 4), filled(&mut channel, &mut bound, 1));
     channel.nop(LONG).expect("the daemon answers");
     let blocks = client.seq_blocks(seq).expect("blocks");
@@ -104,10 +97,7 @@ fn a_window_plane_misses_what_its_window_lacks() {
 
 #[test]
 fn a_batch_that_cannot_be_is_refused() {
-    let fake = Fake::start();
-    let client = Client::attach(on_device(&fake)).expect("attach");
-    let mut channel = client.channel(0).expect("channel");
-    let mut bound = Bound::new(&client, 0);
+    let (_fake, client, mut channel, mut bound) = attached();
     let seq = filled(&mut channel, &mut bound, 2);
     let options = BatchOptions { seqs: 1, max_blocks: 1, table_planes: 0 };
     let other = client.lane(1).expect("lane");

@@ -2,7 +2,7 @@
 
 use super::{
     fake::{Fake, LONG, TOKENS},
-    rig::{Bound, Sim, child, filled, on_device, passed, standing_in},
+    rig::{Bound, Sim, attached, child, filled, on_device, passed, standing_in},
 };
 use kvtide_client::{Client, StepSeq};
 use kvtide_wire::status::Status;
@@ -24,10 +24,7 @@ fn a_copy_that_fails_is_an_error_and_then_a_miss() {
 
 /// Runs in its own process: the next copy of the driver fails, in any session.
 fn failed_copy() {
-    let fake = Fake::start();
-    let client = Client::attach(on_device(&fake)).expect("attach");
-    let mut channel = client.channel(0).expect("channel");
-    let mut bound = Bound::new(&client, 0);
+    let (fake, client, mut channel, mut bound) = attached();
     let seq = filled(&mut channel, &mut bound, 2);
     channel.nop(LONG).expect("the daemon answers");
     let block = client.seq_blocks(seq).expect("blocks")[0];
@@ -62,12 +59,9 @@ fn a_lost_device_ends_its_session_and_no_other() {
 }
 
 fn lost_device() {
-    let fake = Fake::start();
-    let client = Client::attach(on_device(&fake)).expect("attach");
+    let (_fake, client, mut channel, mut bound) = attached();
     let plain = Fake::start();
     let other = plain.attach();
-    let mut channel = client.channel(0).expect("channel");
-    let mut bound = Bound::new(&client, 0);
     let seq = filled(&mut channel, &mut bound, 2);
     channel.nop(LONG).expect("the daemon answers");
     bound.lane.begin(&[StepSeq { seq, tokens: 2 * TOKENS }]).expect("begin");
@@ -106,10 +100,7 @@ fn full_device() {
 
 #[test]
 fn a_new_daemon_takes_over_what_the_device_holds() {
-    let mut first = Fake::start();
-    let client = Client::attach(on_device(&first)).expect("attach");
-    let mut channel = client.channel(0).expect("channel");
-    let mut bound = Bound::new(&client, 0);
+    let (mut first, client, mut channel, mut bound) = attached();
     let kept = filled(&mut channel, &mut bound, 3);
     channel.nop(LONG).expect("the daemon answers");
     let second = Fake::start();

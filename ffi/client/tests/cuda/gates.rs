@@ -1,24 +1,16 @@
 //! Gated steps: a captured graph waits for its pages, step after step.
 
 use super::{
-    fake::{Command, FRAMES, Fake, LONG, PAGE, PLANES, SLOTS, Script, TOKENS, byte},
-    rig::{Bound, Sim, bytes, child, filled, on_device, passed, standing_in},
+    fake::{Command, FRAMES, LONG, PAGE, PLANES, SLOTS, Script, TOKENS, byte},
+    rig::{BLOCKS, Bound, Scene, Sim, attached_with, bytes, child, filled, passed, standing_in},
 };
-use kvtide_client::{Client, Options, Pass, StepSeq, cuda::Pinned};
+use kvtide_client::{Options, Pass, cuda::Pinned};
 use kvtide_cuda_sim::Graph;
 use kvtide_wire::{entry::Op, geometry::PlaneKind, status::Status};
 use std::time::Duration;
 
-const BLOCKS: u32 = 3;
 /// Bytes between two frames.
 const STRIDE: usize = 1024;
-
-struct Scene {
-    fake: Fake,
-    client: Client,
-    bound: Bound,
-    seq: u32,
-}
 
 /// Create a sequence, and another one that no step reads.
 fn scene(timeout: Duration) -> (Scene, u32) {
@@ -26,12 +18,7 @@ fn scene(timeout: Duration) -> (Scene, u32) {
 }
 
 fn scene_of(change: impl FnOnce(&mut Options)) -> (Scene, u32) {
-    let fake = Fake::start();
-    let mut options = on_device(&fake);
-    change(&mut options);
-    let client = Client::attach(options).expect("attach");
-    let mut channel = client.channel(0).expect("channel");
-    let mut bound = Bound::new(&client, 0);
+    let (fake, client, mut channel, mut bound) = attached_with(change);
     let seqs = [(); 2].map(|()| filled(&mut channel, &mut bound, BLOCKS));
     channel.nop(LONG).expect("the daemon answers");
     (Scene { fake, client, bound, seq: seqs[0] }, seqs[1])
@@ -69,6 +56,13 @@ impl Replay {
         self.graph.launch(s.bound.stream.raw());
     }
 
+    /// Begin a step whose gates are open.
+    fn begin(&self, s: &mut Scene) {
+        s.begin();
+        s.bound.lane.open_gates().expect("at once");
+        self.launch(s);
+    }
+
     /// Return the table as the kernels behind the gate of a plane read it.
     fn table(&self, plane: u16) -> Vec<u32> {
         let words = bytes(&self.seen[usize::from(plane)].0);
@@ -99,22 +93,6 @@ impl Replay {
     }
 }
 
-impl Scene {
-    fn begin(&mut self) {
-        self.bound.lane.begin(&[StepSeq { seq: self.seq, tokens: u64::from(BLOCKS) * TOKENS }]).expect("begin");
-    }
-
-    fn evict(&self, index: usize, plane: u16) {
-        let block = self.client.seq_blocks(self.seq).expect("blocks")[index];
-        assert_eq!(self.fake.evict(block, plane), Status::Ok);
-    }
-
-    fn status_word(&self) -> u32 {
-        let device = self.bound.lane.device().expect("on a device");
-        self.bound.words(device.status, 1)[0]
-    }
-}
-
 #[test]
 fn a_graph_is_replayed_while_pages_come_and_go() {
     let (mut s, _) = scene(LONG);
@@ -123,9 +101,7 @@ fn a_graph_is_replayed_while_pages_come_and_go() {
         [&[], &[(0, 0), (2, 1)], &[(1, 1)], &[(0, 0), (1, 0), (2, 0)], &[], &[(2, 1)]];
     for (round, evicted) in evictions.into_iter().enumerate() {
         evicted.iter().for_each(|&(index, plane)| s.evict(index, plane));
-        s.begin();
-        s.bound.lane.open_gates().expect("at once");
-        replay.launch(&s);
+        replay.begin(&mut s);
         s.bound.lane.end().expect("end");
         s.bound.done();
         s.bound.lane.check().unwrap_or_else(|error| panic!("round {round}: {error}"));
@@ -175,9 +151,7 @@ fn pages_may_be_evicted_at_any_time() {
             // PACE: at most 255 µs, so that evictions meet different moments of the step.
             std::thread::sleep(Duration::from_micros(random >> 56));
         }
-        s.begin();
-        s.bound.lane.open_gates().expect("at once");
-        replay.launch(&s);
+        replay.begin(&mut s);
         s.bound.lane.end().expect("end");
         s.bound.done();
         s.bound.lane.check().unwrap_or_else(|error| panic!("round {round}: {error}"));
@@ -203,9 +177,7 @@ fn a_gate_waits_only_for_pages_in_its_planes_window() {
     for round in 0..3 {
         // One page in the window, and one of the plane without a window.
         [(2, 1), (1, 0)].into_iter().for_each(|(index, plane)| s.evict(index, plane));
-        s.begin();
-        s.bound.lane.open_gates().expect("at once");
-        replay.launch(&s);
+        replay.begin(&mut s);
         s.bound.lane.end().expect("end");
         s.bound.done();
         s.bound.lane.check().unwrap_or_else(|error| panic!("round {round}: {error}"));
@@ -252,9 +224,7 @@ fn the_host_runs_ahead_of_the_device() {
     let mut channel = s.client.channel(0).expect("channel");
     let mut tables = Vec::new();
     for replay in &replays {
-        s.begin();
-        s.bound.lane.open_gates().expect("at once");
-        replay.launch(&s);
+        replay.begin(&mut s);
         tables.push(s.bound.lane.table().to_vec());
         s.bound.lane.end().expect("end");
         // Shows new pages to the next step only.
@@ -349,9 +319,7 @@ fn a_page_that_never_comes_ends_the_step_after_the_timeout() {
     let replay = Replay::new(&mut s);
     s.evict(1, 1);
     s.fake.tell(Command::Answer { op: Op::Fault, with: Script::Silence });
-    s.begin();
-    s.bound.lane.open_gates().expect("at once");
-    replay.launch(&s);
+    replay.begin(&mut s);
     s.bound.done();
     replay.check(&s, 0);
     assert_eq!(s.status_word(), Status::TimedOut.code() as u32);
@@ -359,9 +327,7 @@ fn a_page_that_never_comes_ends_the_step_after_the_timeout() {
     assert_eq!(s.bound.lane.boundary(1).expect_err("a gated step has none").status(), Status::State);
     s.bound.lane.end().expect("end");
     // The next step gets the page.
-    s.begin();
-    s.bound.lane.open_gates().expect("at once");
-    replay.launch(&s);
+    replay.begin(&mut s);
     s.bound.lane.end().expect("end");
     s.bound.done();
     (0..PLANES).for_each(|plane| replay.check(&s, plane));
@@ -374,9 +340,7 @@ fn the_daemons_death_ends_the_step_with_an_error() {
     let replay = Replay::new(&mut s);
     s.evict(1, 0);
     s.fake.tell(Command::Answer { op: Op::Fault, with: Script::Silence });
-    s.begin();
-    s.bound.lane.open_gates().expect("at once");
-    replay.launch(&s);
+    replay.begin(&mut s);
     s.fake.die();
     s.bound.done();
     assert_eq!(s.status_word(), Status::Daemon.code() as u32);
@@ -406,9 +370,7 @@ fn a_driver_call_that_waits_for_the_device_does_not_hold_the_graph() {
     let block = s.client.seq_blocks(s.seq).expect("blocks")[1];
     s.evict(1, 1);
     s.fake.tell(Command::Answer { op: Op::Fault, with: Script::Silence });
-    s.begin();
-    s.bound.lane.open_gates().expect("at once");
-    replay.launch(&s);
+    replay.begin(&mut s);
     // Only the copy thread makes this call, and stays in it while the stream waits.
     Sim::block("cuMemcpyBatchAsync");
     let stored = s.fake.store(block, 0);
@@ -427,9 +389,7 @@ fn a_lane_that_is_dropped_lets_its_graph_go() {
     let replay = Replay::new(&mut s);
     s.evict(1, 0);
     s.fake.tell(Command::Answer { op: Op::Fault, with: Script::Silence });
-    s.begin();
-    s.bound.lane.open_gates().expect("at once");
-    replay.launch(&s);
+    replay.begin(&mut s);
     let Scene { fake, client, bound, .. } = s;
     let Bound { lane, stream, device, .. } = bound;
     drop(lane);

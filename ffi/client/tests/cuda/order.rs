@@ -3,7 +3,7 @@
 
 use super::{
     fake::{Fake, LONG, PLANES, TOKENS, byte, job},
-    rig::{Bound, filled, is, on_device},
+    rig::{Bound, attached, filled, is, on_device},
 };
 use kvtide_client::{Client, StepSeq, cuda::Event};
 use kvtide_wire::{entry::JobKind, status::Status};
@@ -27,10 +27,7 @@ fn stays(so: impl Fn() -> bool) -> bool {
 
 #[test]
 fn a_frame_is_overwritten_only_after_the_stream_has_read_it() {
-    let mut fake = Fake::start();
-    let client = Client::attach(on_device(&fake)).expect("attach");
-    let mut channel = client.channel(0).expect("channel");
-    let mut bound = Bound::new(&client, 0);
+    let (mut fake, client, mut channel, mut bound) = attached();
     let kept = filled(&mut channel, &mut bound, 1);
     let read = filled(&mut channel, &mut bound, 1);
     channel.nop(LONG).expect("the daemon answers");
@@ -93,10 +90,7 @@ fn a_frame_without_bytes_is_written_only_after_other_streams_have_read_it() {
 
 #[test]
 fn copies_that_end_in_any_order_publish_what_is_whole() {
-    let fake = Fake::start();
-    let client = Client::attach(on_device(&fake)).expect("attach");
-    let mut channel = client.channel(0).expect("channel");
-    let mut bound = Bound::new(&client, 0);
+    let (fake, client, mut channel, mut bound) = attached();
     let seqs: Vec<u32> = (0..3).map(|_| filled(&mut channel, &mut bound, 3)).collect();
     channel.nop(LONG).expect("the daemon answers");
     for round in 0..6u32 {

@@ -6,6 +6,7 @@ use kvtide_client::{
     cuda::{Buffer, Device, Driver, Event, Pinned, Priority, Stream, WaitWord, Which},
 };
 use kvtide_cuda_sim::driver_function;
+use kvtide_wire::status::Status;
 use std::{
     ffi::{CString, c_char},
     sync::Arc,
@@ -23,6 +24,22 @@ pub fn on_device(fake: &Fake) -> Options {
     kvtide_cuda_sim::install();
     let device = DeviceChoice::Cuda { device: CudaDevice::Ordinal(0), chunk_bytes: 0 };
     Options { device, ..options(fake.socket.clone()) }
+}
+
+/// Start a daemon, attach to it with tier 0 on the device, and bind a lane.
+pub fn attached() -> (Fake, Client, Channel, Bound) {
+    attached_with(|_| ())
+}
+
+/// The same with changed options.
+pub fn attached_with(change: impl FnOnce(&mut Options)) -> (Fake, Client, Channel, Bound) {
+    let fake = Fake::start();
+    let mut options = on_device(&fake);
+    change(&mut options);
+    let client = Client::attach(options).expect("attach");
+    let channel = client.channel(0).expect("channel");
+    let bound = Bound::new(&client, 0);
+    (fake, client, channel, bound)
 }
 
 /// A lane on its own stream.
@@ -159,6 +176,33 @@ pub fn filled(channel: &mut Channel, bound: &mut Bound, blocks: u32) -> u32 {
     bound.done();
     drop(pages);
     seq
+}
+
+/// Blocks of the sequence of a [`Scene`].
+pub const BLOCKS: u32 = 3;
+
+/// A session with a sequence that its steps read.
+pub struct Scene {
+    pub fake: Fake,
+    pub client: Client,
+    pub bound: Bound,
+    pub seq: u32,
+}
+
+impl Scene {
+    pub fn begin(&mut self) {
+        self.bound.lane.begin(&[StepSeq { seq: self.seq, tokens: u64::from(BLOCKS) * TOKENS }]).expect("begin");
+    }
+
+    pub fn evict(&self, index: usize, plane: u16) {
+        let block = self.client.seq_blocks(self.seq).expect("blocks")[index];
+        assert_eq!(self.fake.evict(block, plane), Status::Ok);
+    }
+
+    pub fn status_word(&self) -> u32 {
+        let device = self.bound.lane.device().expect("on a device");
+        self.bound.words(device.status, 1)[0]
+    }
 }
 
 /// Allocate a device buffer that the engine owns.

@@ -2,19 +2,16 @@
 
 use super::{
     fake::{FRAMES, Fake, LONG, PLANES},
-    rig::{Bound, filled, on_device},
+    rig::{attached_with, filled, on_device},
 };
 use kvtide_client::{Client, Options};
 use kvtide_wire::status::Status;
 
 #[test]
 fn a_tier_0_begins_small_and_grows() {
-    let fake = Fake::start();
     let initial = 2 * u32::from(PLANES);
-    let client = Client::attach(Options { tier0_initial: vec![initial], ..on_device(&fake) }).expect("attach");
+    let (_fake, client, mut channel, mut bound) = attached_with(|options| options.tier0_initial = vec![initial]);
     assert!(client.frame_ptr(initial - 1).is_some() && client.frame_ptr(initial).is_none());
-    let mut channel = client.channel(0).expect("channel");
-    let mut bound = Bound::new(&client, 0);
     let first = filled(&mut channel, &mut bound, 2);
     // The daemon knows the initial size: every frame that it assigned has memory.
     let blocks = client.seq_blocks(first).expect("blocks");

@@ -2,7 +2,7 @@
 
 use super::{
     fake::{Command, Fake, LONG, PAGE, SLAB_BYTES, TOKENS},
-    rig::{Bound, Sim, child, engine_memory, filled, on_device, passed, standing_in},
+    rig::{Bound, Sim, attached, child, engine_memory, filled, on_device, passed, standing_in},
 };
 use kvtide_client::{Client, CudaDevice, DeviceChoice, Options, StepSeq};
 use kvtide_wire::status::Status;
@@ -10,10 +10,7 @@ use std::time::Instant;
 
 #[test]
 fn pages_leave_the_device_and_come_back_with_their_bytes() {
-    let fake = Fake::start();
-    let client = Client::attach(on_device(&fake)).expect("attach");
-    let mut channel = client.channel(0).expect("channel");
-    let mut bound = Bound::new(&client, 0);
+    let (fake, client, mut channel, mut bound) = attached();
     let seq = filled(&mut channel, &mut bound, 4);
     channel.nop(LONG).expect("the daemon answers");
     assert_eq!(bound.read_all(seq, 4), 0, "resident");
@@ -51,10 +48,7 @@ fn a_slab_is_registered_when_it_is_announced() {
 
 #[test]
 fn a_bit_that_flips_in_host_memory_is_found_on_the_device() {
-    let fake = Fake::start();
-    let client = Client::attach(on_device(&fake)).expect("attach");
-    let mut channel = client.channel(0).expect("channel");
-    let mut bound = Bound::new(&client, 0);
+    let (fake, client, mut channel, mut bound) = attached();
     let seq = filled(&mut channel, &mut bound, 1);
     channel.nop(LONG).expect("the daemon answers");
     let block = client.seq_blocks(seq).expect("blocks")[0];
@@ -127,10 +121,7 @@ fn a_resident_step_sends_and_launches_nothing() {
 
 /// Runs in its own process, where the driver's calls are counted.
 fn resident_steps() {
-    let fake = Fake::start();
-    let client = Client::attach(on_device(&fake)).expect("attach");
-    let mut channel = client.channel(0).expect("channel");
-    let mut bound = Bound::new(&client, 0);
+    let (_fake, client, mut channel, mut bound) = attached();
     let seq = filled(&mut channel, &mut bound, 3);
     channel.nop(LONG).expect("the daemon answers");
     let step = [StepSeq { seq, tokens: 3 * TOKENS }];
@@ -153,10 +144,7 @@ fn resident_steps() {
 
 #[test]
 fn tier_0_shrinks_and_grows_under_a_lane() {
-    let fake = Fake::start();
-    let client = Client::attach(on_device(&fake)).expect("attach");
-    let mut channel = client.channel(0).expect("channel");
-    let mut bound = Bound::new(&client, 0);
+    let (_fake, client, mut channel, mut bound) = attached();
     let seq = filled(&mut channel, &mut bound, 2);
     channel.nop(LONG).expect("the daemon answers");
     let address = client.frame_ptr(0);
@@ -173,10 +161,7 @@ fn tier_0_shrinks_and_grows_under_a_lane() {
 #[test]
 fn a_forked_child_is_told_and_harms_nobody() {
     use std::os::unix::process::CommandExt;
-    let fake = Fake::start();
-    let client = Client::attach(on_device(&fake)).expect("attach");
-    let mut channel = client.channel(0).expect("channel");
-    let mut bound = Bound::new(&client, 0);
+    let (_fake, client, mut channel, mut bound) = attached();
     let seq = filled(&mut channel, &mut bound, 1);
     let step = [StepSeq { seq, tokens: TOKENS }];
     bound.lane.begin(&step).expect("begin");

@@ -4,6 +4,7 @@
 use kvtide_client::agent::protocol::{
     Copied, CopyOp, Geometry, LaneView, Mover, PageRange, PinId, Place, Shared, geometry::Bounds,
 };
+use kvtide_types::random::Random;
 use kvtide_wire::{
     entry::{Job, JobDone, JobKind, NONE_U16, NONE_U32, SAMPLED},
     geometry::Plane,
@@ -21,26 +22,6 @@ pub const FRAMES: [u32; 2] = [8, 5];
 const LANES: u16 = 3;
 const JOBS: u32 = 6;
 const GARBAGE: u64 = u64::MAX;
-
-/// SplitMix64: small, seeded, and good enough to choose operations.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
-        (!from.is_empty()).then(|| from[self.below(from.len() as u64) as usize])
-    }
-}
 
 type Page = (u32, u16);
 

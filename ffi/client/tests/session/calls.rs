@@ -1,15 +1,13 @@
 //! Calls: blocking and asynchronous forms, limits.
 
-use super::fake::{Command, FRAMES, Fake, LONG, PLANES, Script, TOKENS, filled, options};
+use super::fake::{Command, FRAMES, Fake, LONG, PLANES, Script, TOKENS, attached, filled, options};
 use kvtide_client::{Client, Options, Outcome, Request, StepSeq};
 use kvtide_wire::{entry::Op, status::Status};
 use std::time::Duration;
 
 #[test]
 fn commits_reach_the_daemon_in_order_and_once() {
-    let mut fake = Fake::start();
-    let client = fake.attach();
-    let mut channel = client.channel(0).expect("channel");
+    let (mut fake, client, mut channel) = attached();
     let seq = channel.create_seq().expect("create");
     channel.reserve(seq, TOKENS + 1, LONG).expect("two blocks");
     assert_eq!(client.seq_blocks(seq).expect("blocks").len(), 2);
@@ -27,9 +25,7 @@ fn commits_reach_the_daemon_in_order_and_once() {
 
 #[test]
 fn asynchronous_calls_end_once_and_a_full_channel_says_so() {
-    let fake = Fake::start();
-    let client = fake.attach();
-    let mut channel = client.channel(0).expect("channel");
+    let (fake, _client, mut channel) = attached();
     let mut tickets = Vec::new();
     let full = loop {
         fake.tell(Command::Answer { op: Op::Nop, with: Script::Silence });
@@ -50,9 +46,7 @@ fn asynchronous_calls_end_once_and_a_full_channel_says_so() {
 
 #[test]
 fn a_submitted_call_comes_back_with_its_user_word_and_outcome() {
-    let fake = Fake::start();
-    let client = fake.attach();
-    let mut channel = client.channel(0).expect("channel");
+    let (fake, client, mut channel) = attached();
     let seq = channel.create_seq().expect("create");
     let waits = channel.create_seq().expect("create");
     fake.tell(Command::Answer { op: Op::Reserve, with: Script::Silence });
@@ -71,9 +65,7 @@ fn a_submitted_call_comes_back_with_its_user_word_and_outcome() {
 
 #[test]
 fn refusals_reach_the_caller_and_leave_the_mirror_alone() {
-    let fake = Fake::start();
-    let client = fake.attach();
-    let mut channel = client.channel(0).expect("channel");
+    let (fake, client, mut channel) = attached();
     let seq = filled(&client, &mut channel, 0, 2);
     for (op, status) in [(Op::Fork, Status::NoSpace), (Op::Truncate, Status::NoSpace), (Op::Reserve, Status::TooBig)] {
         fake.tell(Command::Answer { op, with: Script::Status(status) });
@@ -128,9 +120,7 @@ fn options_that_cannot_be_are_refused_before_anybody_is_asked() {
 
 #[test]
 fn handles_have_one_owner_and_are_given_back() {
-    let fake = Fake::start();
-    let client = fake.attach();
-    let channel = client.channel(0).expect("channel");
+    let (_fake, client, channel) = attached();
     assert_eq!(client.channel(0).err().expect("taken").status(), Status::State);
     assert_eq!(client.channel(1).err().expect("no such").status(), Status::Range);
     assert_eq!(client.lane(2).err().expect("no such").status(), Status::Range);

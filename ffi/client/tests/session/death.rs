@@ -1,7 +1,7 @@
 //! The death of the daemon, and the recovery from it.
 
 use super::{
-    fake::{Command, Fake, LONG, Script, TOKENS, filled},
+    fake::{Command, Fake, LONG, Script, TOKENS, attached, filled},
     pages::read,
 };
 use kvtide_client::{Request, StepSeq};
@@ -9,9 +9,7 @@ use kvtide_wire::{entry::Op, status::Status};
 
 #[test]
 fn waits_end_with_the_daemon_and_tier_0_stays_readable() {
-    let mut fake = Fake::start();
-    let client = fake.attach();
-    let mut channel = client.channel(0).expect("channel");
+    let (mut fake, client, mut channel) = attached();
     let kept = filled(&client, &mut channel, 0, 2);
     let gone = filled(&client, &mut channel, 0, 1);
     channel.nop(LONG).expect("the daemon answers");
@@ -88,9 +86,7 @@ fn a_new_daemon_takes_over_what_tier_0_holds() {
 
 #[test]
 fn detaching_ends_the_session_and_other_threads_waits() {
-    let fake = Fake::start();
-    let client = fake.attach();
-    let mut channel = client.channel(0).expect("channel");
+    let (fake, client, mut channel) = attached();
     fake.tell(Command::Answer { op: Op::Nop, with: Script::Silence });
     let waiter = std::thread::spawn(move || channel.nop(LONG).expect_err("silence").status());
     while client.stats().requests == 0 {

@@ -21,10 +21,7 @@ use std::{
     fs::File,
     os::{fd::AsFd, unix::fs::FileExt},
     path::PathBuf,
-    sync::{
-        atomic::{AtomicU32, Ordering},
-        mpsc::{Receiver, Sender, TryRecvError, channel},
-    },
+    sync::mpsc::{Receiver, Sender, TryRecvError, channel},
     thread::JoinHandle,
     time::Duration,
 };
@@ -88,6 +85,7 @@ pub struct Fake {
     commands: Sender<Command>,
     hellos: Receiver<Hello>,
     thread: Option<JoinHandle<Vec<Submission>>>,
+    _dir: tempfile::TempDir,
 }
 
 fn planes() -> Vec<Plane> {
@@ -95,14 +93,7 @@ fn planes() -> Vec<Plane> {
 }
 
 pub fn options(socket: PathBuf) -> Options {
-    let space = SpaceSpec {
-        name: "test".into(),
-        fingerprint: [1; 32],
-        page_tokens: TOKENS as u32,
-        planes: planes(),
-        shards: 1,
-        shard: 0,
-    };
+    let space = SpaceSpec::new("test", [1; 32], TOKENS as u32, planes());
     Options {
         lanes: 2,
         depth: 8,
@@ -112,15 +103,22 @@ pub fn options(socket: PathBuf) -> Options {
     }
 }
 
+/// Start a daemon and attach to it.
+pub fn attached() -> (Fake, Client, Channel) {
+    let fake = Fake::start();
+    let client = fake.attach();
+    let channel = client.channel(0).expect("channel");
+    (fake, client, channel)
+}
+
 impl Fake {
     pub fn start() -> Fake {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("kvtide-fake-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let socket = std::env::temp_dir().join(name);
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = dir.path().join("socket");
         let listener = Listener::bind(&socket, 0o600).expect("listen");
         let ((commands, inbox), (greeted, hellos)) = (channel(), channel());
         let thread = std::thread::spawn(move || Core::serve(&listener, inbox, &greeted));
-        Fake { socket, commands, hellos, thread: Some(thread) }
+        Fake { socket, commands, hellos, thread: Some(thread), _dir: dir }
     }
 
     pub fn attach(&self) -> Client {
@@ -128,7 +126,6 @@ impl Fake {
     }
 
     /// Return the client's Hello.
-    #[allow(dead_code)] // not for tests on a device
     pub fn hello(&self) -> Hello {
         self.hellos.recv_timeout(LONG).expect("a client attached")
     }
@@ -166,7 +163,6 @@ impl Fake {
     }
 
     /// Return the attention scores that lane 0 has sent since the last call.
-    #[allow(dead_code)] // not for tests on a device
     pub fn scores(&self) -> Vec<Scores> {
         let (answer, read) = channel();
         self.tell(Command::Scores(answer));
@@ -189,10 +185,6 @@ impl Fake {
 impl Drop for Fake {
     fn drop(&mut self) {
         self.die();
-        let _ = std::fs::remove_file(self.socket.with_extension("lock"));
-        let mut lock = self.socket.clone().into_os_string();
-        lock.push(".lock");
-        let _ = std::fs::remove_file(lock);
     }
 }
 

@@ -1,6 +1,6 @@
 //! A daemon that sends answers that do not match the requests: the request fails, nothing panics, and the answer has no effect.
 
-use super::fake::{Command, Fake, LONG, Script, TOKENS};
+use super::fake::{Command, LONG, Script, TOKENS, attached};
 use kvtide_wire::{
     entry::{Completion, Op},
     status::Status,
@@ -12,9 +12,7 @@ fn raw(op: Op, value: u64, list_len: u32) -> Completion {
 
 #[test]
 fn answers_that_do_not_fit_fail_their_request_alone() {
-    let fake = Fake::start();
-    let client = fake.attach();
-    let mut channel = client.channel(0).expect("channel");
+    let (fake, client, mut channel) = attached();
     let seq = channel.create_seq().expect("create");
     let unknown = Completion { status: 12345, ..raw(Op::Reserve, 1, 0) };
     for (completion, list) in [
@@ -35,9 +33,7 @@ fn answers_that_do_not_fit_fail_their_request_alone() {
 
 #[test]
 fn completions_that_nobody_asked_for_are_counted() {
-    let fake = Fake::start();
-    let client = fake.attach();
-    let mut channel = client.channel(0).expect("channel");
+    let (fake, client, mut channel) = attached();
     for tag in [3, 60_000] {
         fake.tell(Command::Stray(Completion::new(Op::Nop as u16, tag, Status::Ok)));
     }

@@ -1,6 +1,6 @@
 //! Steps: pages that are resident, pages that arrive by a fault, pages that are pinned.
 
-use super::fake::{Fake, LONG, PAGE, PLANES, TOKENS, byte, filled, job};
+use super::fake::{LONG, PAGE, PLANES, TOKENS, attached, byte, filled, job};
 use kvtide_client::{Lane, PageRange, Pass, StepSeq};
 use kvtide_wire::{entry::JobKind, status::Status};
 
@@ -64,9 +64,7 @@ pub fn read_indices(lane: &mut Lane, seq: u32, blocks: u32) -> Vec<Vec<u32>> {
 
 #[test]
 fn a_resident_step_sends_nothing() {
-    let fake = Fake::start();
-    let client = fake.attach();
-    let mut channel = client.channel(0).expect("channel");
+    let (_fake, client, mut channel) = attached();
     let seq = filled(&client, &mut channel, 0, 3);
     channel.nop(LONG).expect("all earlier requests are answered");
     let mut lane = client.lane(1).expect("lane");
@@ -84,9 +82,7 @@ fn a_resident_step_sends_nothing() {
 
 #[test]
 fn missing_pages_come_by_faults_with_their_bytes() {
-    let fake = Fake::start();
-    let client = fake.attach();
-    let mut channel = client.channel(0).expect("channel");
+    let (fake, client, mut channel) = attached();
     let seq = filled(&client, &mut channel, 0, 4);
     channel.nop(LONG).expect("the daemon answers");
     let blocks = client.seq_blocks(seq).expect("blocks");
@@ -106,9 +102,7 @@ fn missing_pages_come_by_faults_with_their_bytes() {
 
 #[test]
 fn a_bit_that_flips_in_host_memory_is_never_served() {
-    let fake = Fake::start();
-    let client = fake.attach();
-    let mut channel = client.channel(0).expect("channel");
+    let (fake, client, mut channel) = attached();
     let seq = filled(&client, &mut channel, 0, 2);
     channel.nop(LONG).expect("the daemon answers");
     let block = client.seq_blocks(seq).expect("blocks")[1];
@@ -140,9 +134,7 @@ fn a_bit_that_flips_in_host_memory_is_never_served() {
 
 #[test]
 fn a_pin_keeps_pages_and_is_local_when_they_are_resident() {
-    let fake = Fake::start();
-    let client = fake.attach();
-    let mut channel = client.channel(0).expect("channel");
+    let (fake, client, mut channel) = attached();
     let seq = filled(&client, &mut channel, 0, 3);
     channel.nop(LONG).expect("the daemon answers");
     let blocks = client.seq_blocks(seq).expect("blocks");
@@ -175,9 +167,7 @@ fn a_pin_keeps_pages_and_is_local_when_they_are_resident() {
 
 #[test]
 fn sealed_pages_are_not_written_and_unsealed_ones_belong_to_one_step() {
-    let fake = Fake::start();
-    let client = fake.attach();
-    let mut channel = client.channel(0).expect("channel");
+    let (_fake, client, mut channel) = attached();
     let seq = filled(&client, &mut channel, 0, 1);
     channel.reserve(seq, 2 * TOKENS, LONG).expect("reserve");
     let (mut lane, mut other) = (client.lane(0).expect("lane"), client.lane(1).expect("lane"));
@@ -203,9 +193,7 @@ fn sealed_pages_are_not_written_and_unsealed_ones_belong_to_one_step() {
 
 #[test]
 fn a_job_for_an_unknown_host_frame_is_refused() {
-    let fake = Fake::start();
-    let client = fake.attach();
-    let mut channel = client.channel(0).expect("channel");
+    let (fake, client, mut channel) = attached();
     let seq = filled(&client, &mut channel, 0, 1);
     let block = client.seq_blocks(seq).expect("blocks")[0];
     assert_eq!(fake.evict(block, 0), Status::Ok); // the daemon sends the slab

@@ -1,6 +1,6 @@
 //! Mistakes of the caller: each is refused with a reason of its own, and before anything is sent.
 
-use super::fake::{Command, FRAMES, Fake, LONG, PLANES, Script, TOKENS, filled};
+use super::fake::{Command, FRAMES, Fake, LONG, PLANES, Script, TOKENS, attached, filled};
 use kvtide_client::{Channel, Contract, PageRange, Pin, Request, Result, StepSeq, Ticket};
 use kvtide_wire::{
     entry::{Advice, Completion, Level, Op},
@@ -27,9 +27,7 @@ fn lease(fake: &Fake, channel: &mut Channel, count: u32) -> u32 {
 
 #[test]
 fn blocks_that_do_not_exist_are_refused_before_anything_is_sent() {
-    let mut fake = Fake::start();
-    let client = fake.attach();
-    let mut channel = client.channel(0).expect("channel");
+    let (mut fake, client, mut channel) = attached();
     let lease = lease(&fake, &mut channel, 2);
     let hashes: Vec<u128> = (1..=250).collect();
     let store = |channel: &mut Channel, blocks: &[u32]| {
@@ -73,9 +71,7 @@ fn blocks_that_do_not_exist_are_refused_before_anything_is_sent() {
 
 #[test]
 fn failed_blocks_are_counted_from_the_start_of_the_call() {
-    let fake = Fake::start();
-    let client = fake.attach();
-    let mut channel = client.channel(0).expect("channel");
+    let (fake, client, mut channel) = attached();
     client.allocate_blocks(1).expect("allocate");
     let part = HASHED_BLOCKS_MAX as u32;
     for (status, failed) in [(Status::Ok, vec![]), (Status::NotAdmitted, (5..part).collect())] {
@@ -90,9 +86,7 @@ fn failed_blocks_are_counted_from_the_start_of_the_call() {
 
 #[test]
 fn every_refusal_of_a_channel_has_a_reason() {
-    let fake = Fake::start();
-    let client = fake.attach();
-    let mut channel = client.channel(0).expect("channel");
+    let (fake, client, mut channel) = attached();
     refused(client.channel(0), Status::State, "in use");
     refused(client.channel(9), Status::Range, "attached with 1");
     refused(client.lane(9), Status::Range, "attached with 2");
@@ -146,9 +140,7 @@ fn every_refusal_of_a_channel_has_a_reason() {
 
 #[test]
 fn every_refusal_of_a_lane_has_a_reason() {
-    let fake = Fake::start();
-    let client = fake.attach();
-    let mut channel = client.channel(0).expect("channel");
+    let (_fake, client, mut channel) = attached();
     let seq = filled(&client, &mut channel, 0, 2);
     let (mut lane, mut other) = (client.lane(0).expect("lane"), client.lane(1).expect("lane"));
     let step = StepSeq { seq, tokens: 2 * TOKENS };

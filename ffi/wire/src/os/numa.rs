@@ -150,65 +150,45 @@ mod tests {
     use crate::os::memfd::Memfd;
     use rustix::fd::AsFd;
     use std::fs;
-    use std::path::PathBuf;
 
-    /// A file system with the given files below a directory of the test.
-    struct Root(PathBuf);
-
-    impl Root {
-        fn new(name: &str, files: &[(&str, &str)]) -> Root {
-            let root = std::env::temp_dir().join(format!("kvtide-numa-{}-{name}", std::process::id()));
-            for (path, text) in files {
-                let path = root.join(path);
-                fs::create_dir_all(path.parent().unwrap()).unwrap();
-                fs::write(path, text).unwrap();
-            }
-            Root(root)
+    /// Return the root directory of a file system with these files.
+    fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
         }
-    }
-
-    impl Drop for Root {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
+        root
     }
 
     #[test]
     fn nodes_are_usable_with_cpus_and_memory_and_the_right_to_allocate() {
-        let root = Root::new(
-            "usable",
-            &[
-                ("sys/devices/system/node/has_cpu", "0-2,4\n"),
-                ("sys/devices/system/node/has_memory", "0-1,3-9\n"),
-                (
-                    "proc/self/status",
-                    "Name:\tx\nMems_allowed:\tff\nMems_allowed_list:\t1-5\nCpus_allowed_list:\t8-15\n",
-                ),
-                ("sys/devices/system/node/node0/cpulist", "0-7\n"),
-                ("sys/devices/system/node/node1/cpulist", "8-15,24-31\n"),
-            ],
-        );
+        let root = root(&[
+            ("sys/devices/system/node/has_cpu", "0-2,4\n"),
+            ("sys/devices/system/node/has_memory", "0-1,3-9\n"),
+            ("proc/self/status", "Name:\tx\nMems_allowed:\tff\nMems_allowed_list:\t1-5\nCpus_allowed_list:\t8-15\n"),
+            ("sys/devices/system/node/node0/cpulist", "0-7\n"),
+            ("sys/devices/system/node/node1/cpulist", "8-15,24-31\n"),
+        ]);
         // Node 0 is not allowed, 2 has no memory, 3 has no CPU.
-        assert_eq!(usable(&root.0), [1, 4]);
-        assert_eq!(of_process(&root.0), Some(1));
-        fs::write(root.0.join("proc/self/status"), "Cpus_allowed_list:\t7-8\n").unwrap();
-        assert_eq!((of_process(&root.0), usable(&root.0)), (None, Vec::new()), "CPUs of two nodes; no list");
+        assert_eq!(usable(root.path()), [1, 4]);
+        assert_eq!(of_process(root.path()), Some(1));
+        fs::write(root.path().join("proc/self/status"), "Cpus_allowed_list:\t7-8\n").unwrap();
+        assert_eq!((of_process(root.path()), usable(root.path())), (None, Vec::new()), "CPUs of two nodes; no list");
         assert_eq!((usable(Path::new("/nowhere")), of_process(Path::new("/nowhere"))), (Vec::new(), None));
     }
 
     #[test]
     fn the_node_of_a_device_is_found_by_its_address() {
-        let root = Root::new(
-            "device",
-            &[
-                ("sys/bus/pci/devices/0000:c1:00.0/numa_node", "1\n"),
-                ("sys/bus/pci/devices/10000:01:00.0/numa_node", "3\n"),
-                ("sys/bus/pci/devices/0000:02:00.0/numa_node", "-1\n"),
-                ("sys/bus/pci/devices/0000:03:00.0/numa_node", "65000\n"),
-                ("numa_node", "7"),
-            ],
-        );
-        let of = |address| of_pci_device(&root.0, address);
+        let root = root(&[
+            ("sys/bus/pci/devices/0000:c1:00.0/numa_node", "1\n"),
+            ("sys/bus/pci/devices/10000:01:00.0/numa_node", "3\n"),
+            ("sys/bus/pci/devices/0000:02:00.0/numa_node", "-1\n"),
+            ("sys/bus/pci/devices/0000:03:00.0/numa_node", "65000\n"),
+            ("numa_node", "7"),
+        ]);
+        let of = |address| of_pci_device(root.path(), address);
         assert_eq!((of("0000:C1:00.0"), of("00000000:c1:00.0"), of("10000:01:00.0")), (Some(1), Some(1), Some(3)));
         let none = ["0000:02:00.0", "0000:03:00.0", "0000:04:00.0", "", "c1", "0000:../../../../..", "0000:/"];
         assert!(none.iter().all(|address| of(address).is_none()));

@@ -97,23 +97,23 @@ mod tests {
 
     #[test]
     fn a_device_that_somebody_has_is_told_from_a_free_one() {
-        let root = std::env::temp_dir().join(format!("kvtide-device-{}", std::process::id()));
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
         let number = Number { major: 259, minor: 3 };
-        let sys = number.sys(&root);
+        let sys = number.sys(root);
         fs::create_dir_all(sys.join("holders")).unwrap();
         fs::create_dir_all(sys.join("queue")).unwrap();
         fs::create_dir_all(root.join("proc/self")).unwrap();
-        assert_eq!(used(&root, &number), None);
+        assert_eq!(used(root, &number), None);
         let mounts = root.join("proc/self/mountinfo");
         fs::write(&mounts, "29 1 259:30 / / rw - ext4 /dev/nvme0n1p1 rw\n").unwrap();
-        assert_eq!(used(&root, &number), None, "259:30 is another device than 259:3");
+        assert_eq!(used(root, &number), None, "259:30 is another device than 259:3");
         fs::write(&mounts, "29 1 259:30 / / rw - ext4 a rw\n30 29 259:3 / /srv/data rw - xfs b rw\n").unwrap();
-        assert_eq!(used(&root, &number).as_deref(), Some("is mounted at /srv/data"));
+        assert_eq!(used(root, &number).as_deref(), Some("is mounted at /srv/data"));
         fs::remove_file(&mounts).unwrap();
         fs::create_dir_all(sys.join("holders/dm-0")).unwrap();
-        assert_eq!(used(&root, &number).as_deref(), Some("is used by dm-0"));
+        assert_eq!(used(root, &number).as_deref(), Some("is used by dm-0"));
         fs::create_dir_all(sys.join("nvme1n1p1/partition")).unwrap();
-        assert_eq!(used(&root, &number).as_deref(), Some("has partitions (nvme1n1p1)"));
-        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(used(root, &number).as_deref(), Some("has partitions (nvme1n1p1)"));
     }
 }

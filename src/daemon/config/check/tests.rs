@@ -104,8 +104,8 @@ fn who_may_reach_it() {
 
 #[test]
 fn what_does_not_fit_this_machine() {
-    let dir = std::env::temp_dir().join(format!("kvtide-check-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
     let here = |text: &str, machine: &Machine| -> Vec<Finding> { config(text).findings_here(machine) };
     let small = Machine { total_bytes: 4 << 30, available_bytes: 2 << 30, cgroup: None, disk_bytes: None };
     let named = |found: &[Finding], severity, part: &str| {
@@ -128,8 +128,7 @@ fn what_does_not_fit_this_machine() {
     let device = |path: &str| format!("[[tiers.nvme.disks]]\ndevice = \"{path}\"\ncapacity = \"1TiB\"\n");
     named(&here(&device("/dev/kvtide-none"), &small), Severity::Error, "/dev/kvtide-none: No such file");
     named(&here(&device("/dev/null"), &small), Severity::Error, "/dev/null is not a block device");
-    assert!(std::fs::read_dir(&dir).unwrap().next().is_none(), "the check must not create files");
-    std::fs::remove_dir_all(&dir).unwrap();
+    assert!(std::fs::read_dir(dir).unwrap().next().is_none(), "the check must not create files");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::config::{Overrides, Source};
 use std::collections::HashSet;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use tempfile::TempDir;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -87,13 +87,13 @@ const WRONG_HERE: [(&str, &str); 20] = [
     ),
 ];
 
-struct Place(PathBuf);
+struct Place(TempDir);
 
 impl Place {
-    fn new(name: &str) -> Place {
-        let place = Place(std::env::temp_dir().join(format!("kvtide-obstacles-{}-{name}", std::process::id())));
+    fn new() -> Place {
+        let place = Place(tempfile::tempdir().unwrap());
         for (dir, mode) in [("", 0o700), ("run", 0o700), ("open", 0o777), ("foreign", 0o700)] {
-            let dir = place.0.join(dir);
+            let dir = place.0.path().join(dir);
             fs::create_dir_all(&dir).unwrap();
             fs::set_permissions(&dir, Permissions::from_mode(mode)).unwrap();
         }
@@ -107,7 +107,7 @@ impl Place {
             ("token", TOKEN, 0o600),
             ("again", TOKEN, 0o600),
         ] {
-            let path = place.0.join(file);
+            let path = place.0.path().join(file);
             fs::write(&path, text).unwrap();
             fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
         }
@@ -116,22 +116,16 @@ impl Place {
 
     /// Return the source of a file with this text, in a directory and without HTTP, unless the text sets them.
     fn source(&self, text: &str) -> Source {
-        let text = text.replace('@', self.0.to_str().unwrap());
+        let text = text.replace('@', self.0.path().to_str().unwrap());
         let text = text.replace("DISK", "capacity = \"64MiB\"\nreserve_free = 0\n");
-        let file = self.0.join("kvtided.toml");
+        let file = self.0.path().join("kvtided.toml");
         fs::write(&file, &text).unwrap();
         let overrides = Overrides {
-            dir: (!text.contains("[daemon]\ndir")).then(|| self.0.join("run")),
+            dir: (!text.contains("[daemon]\ndir")).then(|| self.0.path().join("run")),
             http: (!text.contains("listen")).then(String::new),
             ..Overrides::default()
         };
         Source::new(Some(file), overrides).unwrap()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).unwrap();
     }
 }
 
@@ -171,8 +165,8 @@ fn repeated(message: &str) -> Option<String> {
 
 #[test]
 fn what_depends_on_the_user_stops_the_daemon_and_is_a_warning_of_the_tool() {
-    let place = Place::new("user");
-    let dir = place.0.join("theirs");
+    let place = Place::new();
+    let dir = place.0.path().join("theirs");
     fs::create_dir(&dir).unwrap();
     if std::os::unix::fs::chown(&dir, Some(12345), None).is_err() {
         return eprintln!("SKIPPED: needs root to change the owner of a directory");
@@ -186,7 +180,7 @@ fn what_depends_on_the_user_stops_the_daemon_and_is_a_warning_of_the_tool() {
 
 #[test]
 fn a_check_refuses_what_the_start_refuses_with_the_same_words() {
-    let place = Place::new("all");
+    let place = Place::new();
     let rows = WRONG.iter().map(|text| (*text, "kvtided.toml")).chain(WRONG_HERE);
     for (text, part) in rows {
         let source = place.source(text);
@@ -216,7 +210,7 @@ fn a_check_refuses_what_the_start_refuses_with_the_same_words() {
     }
     let right = place.source("[[tiers.nvme.disks]]\ndir = \"@/right\"\nDISK");
     assert_eq!(errors(&Report::of(&right)), [""; 0]);
-    assert!(!place.0.join("right").exists(), "a check creates nothing");
+    assert!(!place.0.path().join("right").exists(), "a check creates nothing");
     start(&right).unwrap();
     assert_eq!(errors(&Report::of(&right)), [""; 0], "a store that is there is right too");
     let below = place.source("[daemon]\ndir = \"@/later/run\"\n[[tiers.nvme.disks]]\ndir = \"@/later/run/disk\"\nDISK");

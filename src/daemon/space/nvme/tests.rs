@@ -5,12 +5,11 @@ use crate::space::integrity_sample::IntegritySample;
 use crate::space::slabs::Slabs;
 use crate::space::{Granted, Region};
 use crossbeam::channel::{Receiver, bounded};
-use kvtide_format::log::{Blocks, SlabHeader, SpaceKey};
+use kvtide_format::log::{Blocks, SlabHeader};
 use kvtide_nvme::LogMessage;
 use kvtide_nvme::{Disk, DiskEvent, DiskThread, FeatureUse, IoEngine, Memory, Place, Reserve, Settings};
 use kvtide_tiering::api::{
-    Admission, Attention, DiskSlot, Eviction, HostFrame, IoClass, IoKind, Limits, Plane, PlaneKind, Policy, Retention,
-    SpaceConfig, Status,
+    DiskSlot, HostFrame, IoClass, IoKind, Limits, Plane, PlaneKind, Policy, SpaceConfig, Status,
 };
 use kvtide_tiering::node::DiskGrant;
 use kvtide_wire::hello::Slab;
@@ -19,9 +18,10 @@ use kvtide_wire::os::memfd::Memfd;
 use kvtide_wire::os::poll::readable;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 const BOUND: Duration = Duration::from_secs(30);
 const REGION: u64 = 1 << 20;
@@ -33,7 +33,7 @@ const IOS_MAX: u32 = 2;
 
 /// A disk in a temporary directory, and a space with a slab of host memory for each plane.
 struct Rig {
-    dir: PathBuf,
+    dir: Rc<TempDir>,
     disk: Option<DiskThread>,
     host: Slabs,
     memory: Vec<OwnedFd>,
@@ -44,22 +44,20 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(name: &str) -> Rig {
-        let dir = std::env::temp_dir().join(format!("kvtide-space-{}-{name}", std::process::id()));
-        Rig::over(dir)
+    fn new() -> Rig {
+        Rig::over(tempfile::tempdir().unwrap().into())
     }
 
     /// Start the next run over the same file.
-    fn again(mut self) -> Rig {
-        if let Some(disk) = self.disk.take() {
-            disk.end();
-        }
-        Rig::over(std::mem::take(&mut self.dir))
+    fn again(self) -> Rig {
+        let dir = Rc::clone(&self.dir);
+        drop(self);
+        Rig::over(dir)
     }
 
-    fn over(dir: PathBuf) -> Rig {
+    fn over(dir: Rc<TempDir>) -> Rig {
         let settings = Settings {
-            place: Place::Dir(dir.clone()),
+            place: Place::Dir(dir.path().into()),
             capacity_bytes: 2 * REGION,
             region_bytes: REGION,
             engine: IoEngine::Threads,
@@ -137,9 +135,6 @@ impl Drop for Rig {
         if let Some(disk) = self.disk.take() {
             disk.end();
         }
-        if self.dir.parent().is_some() {
-            let _ = std::fs::remove_dir_all(&self.dir);
-        }
     }
 }
 
@@ -148,17 +143,7 @@ fn wait_until(told: &Receiver<DiskEvent>, wanted: impl Fn(&DiskEvent) -> bool) {
 }
 
 fn header() -> SlabHeader {
-    SlabHeader {
-        region: 1,
-        grant: 1,
-        key: SpaceKey([9; 32]),
-        domain: "test".into(),
-        slot_bytes: 8192,
-        shards: 4,
-        codec: 0,
-        encrypted: false,
-        page_bytes: PAGE_BYTES.to_vec(),
-    }
+    SlabHeader { shards: 4, ..SlabHeader::new(1, 1, [9; 32], "test", 8192, PAGE_BYTES.to_vec()) }
 }
 
 fn config(planes: &[Plane]) -> SpaceConfig {
@@ -183,29 +168,17 @@ fn config(planes: &[Plane]) -> SpaceConfig {
         policy: Policy {
             clean_low_percent: 10,
             clean_high_percent: 20,
-            host_high_percent: 95,
             host_low_percent: 90,
-            host_clean_low_percent: 10,
-            host_clean_high_percent: 20,
             host_scan_frames: 2,
-            nvme_high_percent: 95,
-            nvme_low_percent: 90,
-            nvme_admission: Admission::All,
-            nvme_bytes_per_day: 0,
-            eviction: Eviction::Lru,
-            attention: Attention::default(),
-            retention: Retention::default(),
-            scan_frames: 2,
             request_timeout_us: 1_000_000,
-            lease_us_max: u64::MAX,
-            lease_percent: 100,
+            ..Policy::plain()
         },
     }
 }
 
 #[test]
 fn pages_go_down_and_come_back_and_those_of_other_content_are_named() {
-    let mut rig = Rig::new("pages");
+    let mut rig = Rig::new();
     for (fd, fill) in rig.memory.iter().zip([3u8, 5]) {
         rustix::io::pwrite(fd, &[fill; 4096], 0).unwrap();
     }
@@ -224,7 +197,7 @@ fn pages_go_down_and_come_back_and_those_of_other_content_are_named() {
 
 #[test]
 fn the_end_of_a_read_waits_for_one_write_at_most_and_writes_have_every_other_turn() {
-    let mut rig = Rig::new("turns");
+    let mut rig = Rig::new();
     let mut completions = Completions::new(2);
     let (mut write, mut read) = (rig.nvme.idle.pop().unwrap(), rig.nvme.idle.pop().unwrap());
     (write.kind, read.kind) = (IoKind::Write, IoKind::Read);
@@ -240,7 +213,7 @@ fn the_end_of_a_read_waits_for_one_write_at_most_and_writes_have_every_other_tur
 
 #[test]
 fn what_the_core_should_not_have_asked_for_ends_as_failed() {
-    let mut rig = Rig::new("refused");
+    let mut rig = Rig::new();
     for at in [DiskSlot { slab: 0, ..AT }, DiskSlot { slot: 100, ..AT }] {
         rig.begin(1, IoKind::Read, at, 0);
         assert_eq!((rig.end(), rig.nvme.in_flight()), (Ended { id: 1, status: Status::Io }, 0));
@@ -258,7 +231,7 @@ fn what_the_core_should_not_have_asked_for_ends_as_failed() {
 
 #[test]
 fn the_end_of_a_space_waits_for_what_is_on_its_way() {
-    let mut rig = Rig::new("settle");
+    let mut rig = Rig::new();
     rig.begin(1, IoKind::Write, AT, 0);
     rig.begin(2, IoKind::Write, DiskSlot { slot: 1, ..AT }, 0);
     assert_eq!(rig.nvme.in_flight(), 2);
@@ -273,7 +246,7 @@ fn the_end_of_a_space_waits_for_what_is_on_its_way() {
 
 #[test]
 fn a_disk_whose_thread_has_ended_fails_what_it_is_sent() {
-    let mut rig = Rig::new("gone");
+    let mut rig = Rig::new();
     if let Some(disk) = rig.disk.take() {
         disk.end();
     }
@@ -283,7 +256,7 @@ fn a_disk_whose_thread_has_ended_fails_what_it_is_sent() {
 
 #[test]
 fn what_was_recorded_is_read_in_the_next_run_and_what_was_erased_is_not_known() {
-    let mut rig = Rig::new("recorded");
+    let mut rig = Rig::new();
     for (fd, fill) in rig.memory.iter().zip([3u8, 5]) {
         rustix::io::pwrite(fd, &[fill; 4096], 0).unwrap();
     }
@@ -316,7 +289,7 @@ fn what_was_recorded_is_read_in_the_next_run_and_what_was_erased_is_not_known() 
 
 #[test]
 fn the_sample_learns_what_is_read_and_what_is_written_must_be_what_it_knows() {
-    let mut rig = Rig::new("sample");
+    let mut rig = Rig::new();
     for (fd, fill) in rig.memory.iter().zip([3u8, 5]) {
         rustix::io::pwrite(fd, &[fill; 4096], 0).unwrap();
     }
@@ -342,7 +315,7 @@ fn the_sample_learns_what_is_read_and_what_is_written_must_be_what_it_knows() {
 
 #[test]
 fn log_requests_that_cannot_be_sent_end_as_failed_and_flushes_are_answered_in_rounds() {
-    let mut rig = Rig::new("log_requests");
+    let mut rig = Rig::new();
     rig.nvme.submit_log_request(1, true, Wanted::Erase(DiskSlot { slab: 0, ..AT }));
     assert_eq!(rig.log_ended(), LogEnded { id: 1, status: Status::Io }, "no such slab");
     rig.nvme.submit_log_request(2, true, Wanted::Record(AT, 0, &[1, 2, 3]));
@@ -361,7 +334,7 @@ fn log_requests_that_cannot_be_sent_end_as_failed_and_flushes_are_answered_in_ro
 
 #[test]
 fn a_slab_of_a_lost_disk_is_held_until_what_is_under_way_has_ended() {
-    let mut rig = Rig::new("lost");
+    let mut rig = Rig::new();
     rig.begin(1, IoKind::Write, AT, 0);
     assert!(rig.nvme.lose(AT.slab) && !rig.nvme.lose(AT.slab) && !rig.nvme.lose(0));
     assert_eq!(rig.nvme.next_lost(), None);

@@ -246,7 +246,8 @@ mod tests {
 
     #[test]
     fn a_key_that_others_could_have_read_is_refused() {
-        let path = std::env::temp_dir().join(format!("kvtide-key-{}", std::process::id()));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
         let source = KeySource::File(path.clone());
         assert!(matches!(MasterKey::load(&source), Err(KeyError::Read { .. })), "no such file");
         fs::write(&path, [1u8, 2].repeat(16)).unwrap();
@@ -259,7 +260,6 @@ mod tests {
         }
         let owner = fs::metadata(&path).unwrap().uid();
         assert_eq!(owner, rustix::process::geteuid().as_raw());
-        fs::remove_file(&path).unwrap();
         let dir = MasterKey::load(&KeySource::File("/".into()));
         assert!(matches!(dir, Err(KeyError::Refused { .. })), "{dir:?}");
     }

@@ -34,6 +34,20 @@ pub struct SlabHeader {
 }
 
 impl SlabHeader {
+    /// Return the header of a slab of a space with one shard, without codec or encryption.
+    #[must_use]
+    pub fn new(
+        region: u32,
+        grant: u64,
+        key: [u8; 32],
+        domain: &str,
+        slot_bytes: u64,
+        page_bytes: Vec<u32>,
+    ) -> SlabHeader {
+        let (key, domain) = (SpaceKey(key), domain.to_owned());
+        SlabHeader { region, grant, key, domain, slot_bytes, shards: 1, codec: 0, encrypted: false, page_bytes }
+    }
+
     /// Return the number of planes of a block.
     #[must_use]
     pub fn planes(&self) -> u16 {

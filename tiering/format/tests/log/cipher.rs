@@ -20,7 +20,9 @@ impl Toy {
     fn stream(&self, salt: u32, nonce: &[u8], domain: &str) -> Result<crate::crash::Dice, CipherError> {
         let salt = self.salts.get(&salt).ok_or(CipherError::NoKey)?;
         let bytes = salt.iter().chain(nonce).chain(domain.as_bytes());
-        Ok(crate::crash::Dice(bytes.fold(self.key, |h, byte| (h ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3))))
+        Ok(crate::crash::Dice::new(
+            bytes.fold(self.key, |h, byte| (h ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3)),
+        ))
     }
 
     fn tag(key: u64, associated: &[u8], body: &[u8]) -> [u8; TAG_BYTES] {
@@ -52,7 +54,7 @@ impl Cipher for Toy {
     ) -> Result<[u8; TAG_BYTES], CipherError> {
         assert!(self.nonces.insert((salt, *nonce)), "a nonce came twice");
         let mut stream = self.stream(salt, nonce, &slab.domain)?;
-        body.iter_mut().for_each(|byte| *byte ^= stream.roll() as u8);
+        body.iter_mut().for_each(|byte| *byte ^= stream.next() as u8);
         Ok(Toy::tag(self.key, associated, body))
     }
 
@@ -69,7 +71,7 @@ impl Cipher for Toy {
             return Err(CipherError::Forged);
         }
         let mut stream = self.stream(salt, nonce, &slab.domain)?;
-        body.iter_mut().for_each(|byte| *byte ^= stream.roll() as u8);
+        body.iter_mut().for_each(|byte| *byte ^= stream.next() as u8);
         Ok(())
     }
 }

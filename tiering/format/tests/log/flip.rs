@@ -2,7 +2,7 @@
 
 use crate::crash::Dice;
 use crate::ram::{Ram, layout, open};
-use kvtide_format::log::{Counts, Put, Recovered, SlabHeader, SpaceKey, inspect};
+use kvtide_format::log::{Counts, Put, Recovered, SlabHeader, inspect};
 use kvtide_format::{PageKey, SUPERBLOCK_BYTES, Superblock};
 
 const PLANES: usize = 2;
@@ -10,17 +10,7 @@ const PAGE: usize = 512;
 const SLOT: usize = 4096;
 
 fn header(region: u32) -> SlabHeader {
-    SlabHeader {
-        region,
-        grant: 7 + u64::from(region),
-        key: SpaceKey([0xAB; 32]),
-        domain: "research".into(),
-        slot_bytes: SLOT as u64,
-        shards: 1,
-        codec: 0,
-        encrypted: false,
-        page_bytes: vec![PAGE as u32; PLANES],
-    }
+    SlabHeader::new(region, 7 + u64::from(region), [0xAB; 32], "research", SLOT as u64, vec![PAGE as u32; PLANES])
 }
 
 /// Create a disk with blocks in these slots, including their pages.
@@ -28,7 +18,7 @@ fn disk(superblock: &Superblock, places: &[(u32, u32)]) -> Ram {
     let mut ram = Ram::new(superblock);
     ram.bytes.resize(superblock.file_bytes() as usize, 0);
     let (mut log, _) = open(ram, superblock);
-    let mut dice = Dice(1);
+    let mut dice = Dice::new(1);
     for &(region, slot) in places {
         if slot == 0 {
             log.grant(&header(region)).unwrap();
@@ -36,11 +26,11 @@ fn disk(superblock: &Superblock, places: &[(u32, u32)]) -> Ram {
         let mut crcs = [0; PLANES];
         let at = slot_at(superblock, region, slot);
         for (plane, crc) in crcs.iter_mut().enumerate() {
-            let page: Vec<u8> = (0..PAGE).map(|_| dice.roll() as u8).collect();
+            let page: Vec<u8> = (0..PAGE).map(|_| dice.next() as u8).collect();
             *crc = key(superblock, region, slot, plane).checksum(&page);
             log.storage().bytes[at + plane * PAGE..][..PAGE].copy_from_slice(&page);
         }
-        let hash = u128::from(dice.roll()) << 64 | u128::from(slot);
+        let hash = u128::from(dice.next()) << 64 | u128::from(slot);
         let put = Put {
             region,
             slot,
@@ -152,7 +142,7 @@ fn random_bits_over_a_full_tier() {
     let mut ram = disk(&superblock, &places);
     let truth = look(&mut ram, &superblock);
     assert_eq!(truth.counts.blocks, 32);
-    let mut dice = Dice(2);
+    let mut dice = Dice::new(2);
     let (mut in_log, mut in_pages) = (0, 0);
     let flips = 4000;
     for _ in 0..flips {

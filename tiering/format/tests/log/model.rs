@@ -4,7 +4,7 @@ use crate::cipher::Toy;
 use crate::crash::Dice;
 use crate::ram::Ram;
 use kvtide_format::Superblock;
-use kvtide_format::log::{Cipher, Log, LogError, Put, Recovered, Salt, SlabHeader, SpaceKey};
+use kvtide_format::log::{Cipher, Log, LogError, Put, Recovered, Salt, SlabHeader};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -57,22 +57,22 @@ struct Block {
 
 impl Block {
     fn new(slab: &SlabHeader, generation: u32, salt: u32, seed: u64) -> Block {
-        let mut dice = Dice(seed);
+        let mut dice = Dice::new(seed);
         let planes = slab.page_bytes.len();
-        let mut present: Vec<u32> = (0..slab.words()).map(|_| dice.roll() as u32).collect();
+        let mut present: Vec<u32> = (0..slab.words()).map(|_| dice.next() as u32).collect();
         if !planes.is_multiple_of(32) {
             *present.last_mut().unwrap() &= (1 << (planes % 32)) - 1;
         }
         // The log keeps no data of absent planes.
         let there = |plane: usize| present[plane / 32] >> (plane % 32) & 1 == 1;
-        let crcs = (0..planes).map(|plane| if there(plane) { dice.roll() as u32 } else { 0 }).collect();
+        let crcs = (0..planes).map(|plane| if there(plane) { dice.next() as u32 } else { 0 }).collect();
         let sectors =
-            (0..planes).filter(|_| slab.codec > 0).map(|plane| if there(plane) { dice.roll() as u16 } else { 0 });
+            (0..planes).filter(|_| slab.codec > 0).map(|plane| if there(plane) { dice.next() as u16 } else { 0 });
         let sectors = sectors.collect();
         let tag = |plane| if there(plane) { [plane as u8 ^ seed as u8; 16] } else { [0; 16] };
         let tags = (0..planes).filter(|_| slab.encrypted).map(tag).collect();
         let salt = if slab.encrypted { salt } else { 0 };
-        let (hash, parent) = (u128::from(dice.roll()) << 70, u128::from(dice.roll()) << 3);
+        let (hash, parent) = (u128::from(dice.next()) << 70, u128::from(dice.next()) << 3);
         Block { generation, shard: (seed % 3) as u16, salt, hash, parent, present, crcs, sectors, tags }
     }
 
@@ -163,17 +163,9 @@ impl World {
         match *op {
             Op::Grant(region, planes, coded, encrypted) => {
                 self.grant += 1;
-                let slab = SlabHeader {
-                    region,
-                    grant: self.grant,
-                    key: SpaceKey([planes as u8; 32]),
-                    domain: "d".repeat(planes % 65),
-                    slot_bytes: 64 << 10,
-                    shards: 3,
-                    codec: u8::from(coded),
-                    encrypted,
-                    page_bytes: vec![128; planes],
-                };
+                let (key, domain, page_bytes) = ([planes as u8; 32], "d".repeat(planes % 65), vec![128; planes]);
+                let slab = SlabHeader::new(region, self.grant, key, &domain, 64 << 10, page_bytes);
+                let slab = SlabHeader { shards: 3, codec: u8::from(coded), encrypted, ..slab };
                 let granted = self.log.grant(&slab);
                 if self.took(granted) {
                     self.map.insert(region, (slab, BTreeMap::new()));
@@ -329,16 +321,16 @@ fn whenever_room_is_refused_nothing_is_lost_and_blocks_can_go() {
     const SLOTS: u64 = 250;
     for seed in 1..12 {
         let mut world = World::sized(SLOTS as u32, 4 << 20);
-        let mut dice = Dice(seed);
+        let mut dice = Dice::new(seed);
         (0..REGIONS).for_each(|region| world.run(&Op::Grant(region, 200, true, region % 2 == 1)));
         for _ in 0..6000 {
-            let (region, slot) = ((dice.roll() % u64::from(REGIONS)) as u32, (dice.roll() % SLOTS) as u32);
-            world.run(&match dice.roll() % 1000 {
-                0..600 => Op::Put(region, slot, dice.roll()),
+            let (region, slot) = ((dice.next() % u64::from(REGIONS)) as u32, (dice.next() % SLOTS) as u32);
+            world.run(&match dice.next() % 1000 {
+                0..600 => Op::Put(region, slot, dice.next()),
                 600..700 => Op::Erase(region, slot, true),
                 700..960 => Op::Write,
                 960..980 => Op::Compact,
-                980..996 => Op::Room(dice.roll().is_multiple_of(3)),
+                980..996 => Op::Room(dice.next().is_multiple_of(3)),
                 996 => Op::Grant(region, 200, true, false),
                 _ => Op::Restart,
             });

@@ -1,6 +1,6 @@
 //! A disk in memory.
 
-use kvtide_format::log::{Log, Put, Recovered, SlabHeader, SpaceKey, Storage};
+use kvtide_format::log::{Log, Put, Recovered, SlabHeader, Storage};
 use kvtide_format::{SECTOR, Superblock};
 use std::io;
 
@@ -83,17 +83,8 @@ pub fn again(superblock: &mut Superblock) {
 
 /// Return a slab of 64 KiB slots.
 pub fn slab(region: u32, grant: u64, planes: usize) -> SlabHeader {
-    SlabHeader {
-        region,
-        grant,
-        key: SpaceKey([region as u8; 32]),
-        domain: "default".into(),
-        slot_bytes: 64 << 10,
-        shards: 2,
-        codec: 0,
-        encrypted: false,
-        page_bytes: vec![(64 << 10) / planes as u32; planes],
-    }
+    let page_bytes = vec![(64 << 10) / planes as u32; planes];
+    SlabHeader { shards: 2, ..SlabHeader::new(region, grant, [region as u8; 32], "default", 64 << 10, page_bytes) }
 }
 
 /// Return a block with a hash and checksums derived from its location.

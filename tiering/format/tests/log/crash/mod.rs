@@ -13,21 +13,4 @@ mod random;
 mod walk;
 mod world;
 
-/// A small random number generator, equal on all machines (splitmix64).
-#[derive(Clone, Debug)]
-pub struct Dice(pub u64);
-
-impl Dice {
-    pub fn roll(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// Return a number below `sides`.
-    pub fn below(&mut self, sides: u64) -> u64 {
-        self.roll() % sides
-    }
-}
+pub use kvtide_types::random::Random as Dice;

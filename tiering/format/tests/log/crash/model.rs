@@ -1,7 +1,7 @@
 //! Model of the blocks that must, may and must not be found after a crash.
 
 use super::disk::Disk;
-use kvtide_format::log::{Log, Recovered, SlabHeader, SpaceKey};
+use kvtide_format::log::{Log, Recovered, SlabHeader};
 use kvtide_format::{PageKey, Superblock};
 use std::collections::BTreeMap;
 
@@ -143,8 +143,8 @@ impl Model {
 
 /// Return the bytes of a block's page; each page has different ones.
 pub fn page(hash: u128, plane: usize) -> Vec<u8> {
-    let mut dice = super::Dice((hash as u64) << 8 | plane as u64);
-    (0..PAGE / 8).flat_map(|_| dice.roll().to_le_bytes()).collect()
+    let mut dice = super::Dice::new((hash as u64) << 8 | plane as u64);
+    (0..PAGE / 8).flat_map(|_| dice.next().to_le_bytes()).collect()
 }
 
 pub fn page_key(superblock: &Superblock, region: u32, slot: u32, generation: u32, plane: usize) -> PageKey {
@@ -156,17 +156,7 @@ pub fn slot_offset(superblock: &Superblock, region: u32, slot: u32) -> usize {
 }
 
 pub fn header(region: u32, grant: u64) -> SlabHeader {
-    SlabHeader {
-        region,
-        grant,
-        key: SpaceKey([grant as u8; 32]),
-        domain: "crash".into(),
-        slot_bytes: SLOT as u64,
-        shards: 1,
-        codec: 0,
-        encrypted: false,
-        page_bytes: vec![PAGE as u32; PLANES],
-    }
+    SlabHeader::new(region, grant, [grant as u8; 32], "crash", SLOT as u64, vec![PAGE as u32; PLANES])
 }
 
 /// Return whether all pages of a recovered block pass their checksums.

@@ -37,7 +37,7 @@ fn act(world: &mut World, dice: &mut Dice) {
 
 /// Run a history of several lives, each ended by a power cut at a random moment.
 fn history(seed: u64, lives: u32, acts: u32) -> (u64, u64) {
-    let mut dice = Dice(seed);
+    let mut dice = Dice::new(seed);
     let mut world = World::new();
     let mut walk =
         Walk::new(vec![0; world.superblock.file_bytes() as usize], Model::default(), &world.superblock, seed);
@@ -57,7 +57,7 @@ fn history(seed: u64, lives: u32, acts: u32) -> (u64, u64) {
         // The power cut. The next life begins with its image.
         let image = walk.medium.torn(&mut dice);
         world.power_cut(image, walk.model.clone(), dice.below(3) == 0);
-        walk = Walk::new(world.disk.bytes(), world.model.clone(), &world.superblock, dice.roll());
+        walk = Walk::new(world.disk.bytes(), world.model.clone(), &world.superblock, dice.next());
         world.disk.journal();
     }
     (images, compactions)

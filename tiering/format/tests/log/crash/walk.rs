@@ -29,7 +29,7 @@ pub struct Walk {
 
 impl Walk {
     pub fn new(bytes: Vec<u8>, model: Model, superblock: &Superblock, seed: u64) -> Walk {
-        Walk { medium: Medium::new(bytes), model, superblock: *superblock, dice: Dice(seed), images: 0 }
+        Walk { medium: Medium::new(bytes), model, superblock: *superblock, dice: Dice::new(seed), images: 0 }
     }
 
     /// Apply an entry without checks.

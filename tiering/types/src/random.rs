@@ -1,6 +1,6 @@
-//! SplitMix64 (Steele, Lea, Flood, 2014): a small seeded generator, sufficient for random choices and page contents.
+//! SplitMix64 (Steele, Lea, Flood, 2014): a small seeded generator for tests and benchmarks.
 
-/// A generator.
+/// A generator. Equal seeds give equal sequences, on every machine and in every release: failing seeds are replayed.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -16,6 +16,7 @@ impl Random {
     }
 
     /// Return the next 64 bits.
+    #[allow(clippy::should_implement_trait)] // it has no end
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
