@@ -10,6 +10,7 @@ pub mod api;
 mod block_api;
 mod config;
 mod counters;
+mod disk;
 mod error;
 pub mod evict;
 mod lists;

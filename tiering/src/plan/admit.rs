@@ -1,9 +1,8 @@
 //! NVMe admission: admits published blocks that are worth writing, with whole prefix chains at a time, within the write budget, and
 //! charges the bytes written.
 
-use super::admission::worthy;
-use super::budget::Bucket;
 use crate::api::{Admission, BlockId, Cause, Level, NONE, SpaceConfig};
+use crate::disk::{Bucket, worthy};
 use crate::evict::FrequencySketch;
 use crate::pages::{PersistState, ShardCopy};
 use crate::space::{Core, EXAMINED_MAX, Why};

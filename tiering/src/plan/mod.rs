@@ -1,15 +1,12 @@
 //! Planning of moves: promotion, write-back, eviction, reads from NVMe and writes to it, and the cyclic scan. It decides with the
 //! tables of `pages` and `sessions` and sends jobs and transfers through `space`. It does not depend on the format of requests.
 
-mod admission;
 mod admit;
-mod budget;
 mod clean;
 mod evict;
 mod fault;
 mod mapped;
 mod pick;
-mod place;
 mod prefetch;
 mod read_ahead;
 mod read_in;
@@ -20,7 +17,6 @@ mod write_back;
 
 pub use admit::BudgetReport;
 pub(crate) use admit::WriteBudget;
-pub(crate) use place::{Choice, choose};
 pub(crate) use prefetch::{Link, Prediction, Prefetch, Scores};
 pub(crate) use read_in::{Fetch, Take, Want};
 pub(crate) use scheduled::ScheduledPrefetches;

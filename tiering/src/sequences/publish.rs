@@ -2,7 +2,8 @@
 
 use crate::actions::LIST_MAX;
 use crate::api::{BlockId, Cause, Level, NONE, SeqId, Status};
-use crate::pages::{BlockState, Link, Logged, PersistState, ShardCopy};
+use crate::disk::Logged;
+use crate::pages::{BlockState, Link, PersistState, ShardCopy};
 use crate::requests::{Op, Phase, Work};
 use crate::sessions::{Life, Session};
 use crate::space::{Core, Who, Why, why_not_stored};

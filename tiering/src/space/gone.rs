@@ -2,8 +2,9 @@
 
 use super::Core;
 use crate::api::{BlockId, Cause, NONE};
+use crate::disk::{Logged, Place};
 use crate::error::Error;
-use crate::pages::{Logged, PersistState, Place, ShardCopy};
+use crate::pages::{PersistState, ShardCopy};
 
 impl Core {
     pub(crate) fn disk_gone(&mut self, slab: u32) -> Result<(), Error> {

@@ -5,7 +5,8 @@ use super::Core;
 use super::entries::EXAMINED_MAX;
 use super::persist::Why;
 use crate::api::{BlockId, NONE};
-use crate::pages::{BlockState, Link, Logged, Place, ShardCopy};
+use crate::disk::{Logged, Place};
+use crate::pages::{BlockState, Link, ShardCopy};
 
 /// One in this many block ids is kept free if nothing has to be dropped for it.
 const SPARE: u32 = 16;

@@ -3,8 +3,9 @@
 use super::Core;
 use crate::actions::ActionBuf;
 use crate::api::{Action, NONE, Status};
+use crate::disk::{LogRequest, LogRequestKind, Logged, Place};
 use crate::error::Error;
-use crate::pages::{LogRequest, LogRequestKind, Logged, PersistState, Place, words_of};
+use crate::pages::{PersistState, words_of};
 use crate::plan::IO_TRIES;
 use serde::{Deserialize, Serialize};
 

@@ -6,7 +6,8 @@
 
 use super::Core;
 use crate::api::{BlockId, Level, NONE, Status};
-use crate::pages::{Logged, PersistState, Place, ShardCopy};
+use crate::disk::{Logged, Place};
+use crate::pages::{PersistState, ShardCopy};
 
 /// Reason to persist a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,9 @@
 
 use super::Core;
 use crate::api::{Cause, DiskSlot, NONE};
+use crate::disk::{Logged, Place};
 use crate::error::Error;
-use crate::pages::{Logged, Place, ShardCopy, words_of};
+use crate::pages::{ShardCopy, words_of};
 
 impl Core {
     /// Call `each` for every block with a valid record on NVMe: its location, its shard, and the words of its record as in

@@ -2,9 +2,9 @@
 
 use super::Core;
 use crate::api::{Action, BlockId, NONE, Status};
+use crate::disk::{Choice, choose};
 use crate::error::Error;
 use crate::mutants::{self, Mutant};
-use crate::plan::{Choice, choose};
 
 /// Consecutive failed writes, over all slots, after which the disk counts as failing; about 0.1 s.
 const FAILING: u8 = 8;

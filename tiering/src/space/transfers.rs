@@ -8,10 +8,11 @@ use super::Core;
 use crate::actions::{ActionBuf, LIST_MAX};
 use crate::api::{Action, BlockId, Cause, IoClass, IoKind, NONE, Status};
 use crate::counters::Reason;
+use crate::disk::Transfer;
 use crate::error::Error;
 use crate::lists::List;
 use crate::mutants::{self, Mutant};
-use crate::pages::{HostOn, Transfer};
+use crate::pages::HostOn;
 use crate::plan::IO_TRIES;
 
 /// Words per page in a transfer's list.

@@ -211,7 +211,7 @@ impl Core {
         let planes = (0, self.geo.planes.len() as u16);
         let want = Want { class: IoClass::Prefetch, reason: Reason::Scheduled, take: Take::Spare, planes };
         let mut first = None;
-        let scheduled = |t: &&crate::pages::Transfer| t.live && t.kind == IoKind::Read && t.reason == Reason::Scheduled;
+        let scheduled = |t: &&crate::disk::Transfer| t.live && t.kind == IoKind::Read && t.reason == Reason::Scheduled;
         let mut in_flight = self.transfers.recs.iter().filter(scheduled).count();
         loop {
             let prefetch = self.sessions[usize::from(s)].scheduled.list[at];

@@ -2,7 +2,8 @@
 
 use super::{Core, Seen, ensure};
 use crate::api::{IoKind, NONE};
-use crate::pages::{BlockState, HostOn, Place, QUARANTINED};
+use crate::disk::Place;
+use crate::pages::{BlockState, HostOn, QUARANTINED};
 use std::collections::BTreeMap;
 
 impl Core {

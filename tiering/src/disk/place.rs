@@ -2,7 +2,7 @@
 //! complete. New chains go to the disk with the largest free share, so that disks fill evenly. The node grants disks by weight
 //! (size and speed), so shares of the granted slots follow the weights.
 
-use crate::pages::Standing;
+use super::slots::Standing;
 
 /// Source of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

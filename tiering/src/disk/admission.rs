@@ -1,7 +1,7 @@
 //! The rule which published blocks are worth writing to NVMe: a pure function of a block's history and of the fill level of the
 //! write budget. `admit` applies it to whole prefix chains.
 
-use super::budget::FULL;
+use super::bucket::FULL;
 use crate::api::Admission;
 
 /// Unit in tokens by which blocks are ranked by depth: the block size of the trace on which the steps were measured.
