@@ -79,3 +79,13 @@ pub enum Error {
         at: usize,
     },
 }
+
+/// Return an error with a message unless a condition holds; for checks of consistency.
+macro_rules! ensure {
+    ($cond:expr, $($what:tt)*) => {
+        if !$cond {
+            return Err(format!($($what)*));
+        }
+    };
+}
+pub(crate) use ensure;

@@ -74,12 +74,12 @@ impl Core {
     pub(crate) fn count_attached(&mut self, s: u16, seq: SeqId, (first, count): (u32, u32), looked_up: bool) {
         for index in first..first + count {
             let from = self.whereabouts(s, self.seq_block(s, seq, index));
-            let us = |rate: f32| if rate > 0.0 { self.slot_bytes as f64 / f64::from(rate) } else { 0.0 };
+            let us = |rate: f32| if rate > 0.0 { self.disk.slot_bytes() as f64 / f64::from(rate) } else { 0.0 };
             let bus = us(self.sessions[usize::from(s)].link.rate);
             let load_us = match from {
                 From::Tier0 => 0.0,
                 From::Host => bus,
-                From::Nvme => us(self.disk_link.rate).max(bus),
+                From::Nvme => us(self.disk.read_rate()).max(bus),
             };
             self.count_got(s, index, from, load_us as u64);
         }

@@ -290,11 +290,11 @@ impl Core {
         }
         [host, nvme, elsewhere].into_iter().for_each(|n| buf.push_word(n));
         let us = |blocks: u32, rate: f32| match rate > 0.0 {
-            true => u64::from(blocks) as f64 * self.slot_bytes as f64 / f64::from(rate),
+            true => u64::from(blocks) as f64 * self.disk.slot_bytes() as f64 / f64::from(rate),
             false => 0.0,
         };
         let bus = us(host + nvme + elsewhere, self.sessions[usize::from(s)].link.rate);
-        (Status::Ok, us(nvme, self.disk_link.rate).max(bus) as u64)
+        (Status::Ok, us(nvme, self.disk.read_rate()).max(bus) as u64)
     }
 
     /// End expired leases, except those that a load uses.

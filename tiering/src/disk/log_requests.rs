@@ -43,7 +43,7 @@ linked!(LogRequest.links);
 
 /// Table of all log requests; its size limits how many are in flight.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct LogRequests {
+pub(super) struct LogRequests {
     recs: Vec<LogRequest>,
     free: List,
 }

@@ -2,6 +2,7 @@
 //! complete. New chains go to the disk with the largest free share, so that disks fill evenly. The node grants disks by weight
 //! (size and speed), so shares of the granted slots follow the weights.
 
+use super::DiskTier;
 use super::slots::Standing;
 
 /// Source of a slot.
@@ -17,9 +18,16 @@ pub(crate) enum Choice {
     Nowhere,
 }
 
-/// Choose the disk for a block. `preferred`: the disk of its prefix chain, if it has one. `askable`: the node may be asked for more now.
-/// `urgent`: a request waits for the memory of the block, so it must not wait for the node while another disk has a slot.
-pub(crate) fn choose(
+impl DiskTier {
+    /// Choose the disk for a block. `preferred`: the disk of its prefix chain, if it has one. `bytes_max`: the space's NVMe limit.
+    /// `urgent`: a request waits for the memory of the block, so it must not wait for the node while another disk has a slot.
+    pub fn choose(&self, preferred: Option<u16>, bytes_max: u64, urgent: bool) -> Choice {
+        choose(preferred, self.standings(), self.may_grow(bytes_max), urgent)
+    }
+}
+
+/// `askable`: the node may be asked for more now.
+fn choose(
     preferred: Option<u16>,
     disks: impl Iterator<Item = Standing> + Clone,
     askable: bool,

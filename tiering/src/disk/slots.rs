@@ -4,7 +4,8 @@
 //! A slot takes ten bytes of memory here. Most slots belong to index-only entries, which have nothing else in memory but their
 //! index record.
 
-use crate::api::{DiskSlot, NONE, Status};
+use super::DiskTier;
+use crate::api::{DiskSlot, NONE};
 use crate::error::Error;
 use crate::lists::{Links, List, linked};
 use crate::pages::{IDS_MAX, Link, SLABS_MAX, ShardCopy};
@@ -43,6 +44,9 @@ pub(crate) enum Logged {
     Erasing,
 }
 
+/// When slots run out, one in [`BATCH_PART`] of them is freed at once, at most [`BATCH_MAX`].
+const BATCH_PART: u32 = 64;
+const BATCH_MAX: u32 = 16;
 const PLACES: [Place; 6] =
     [Place::Free, Place::Block, Place::IndexOnly, Place::AwaitingErasure, Place::Bad, Place::Gone];
 const LOGGED: [Logged; 6] =
@@ -53,7 +57,7 @@ const SHARD_MASK: u16 = (1 << SHARD_BITS) - 1;
 
 /// FIFO queue of slots, linked through `owners`.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Queue {
+pub(super) struct Queue {
     head: u32,
     tail: u32,
 }
@@ -96,7 +100,7 @@ impl Queue {
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Slab {
+pub(super) struct Slab {
     links: Links,
     live: bool,
     disk: u16,
@@ -114,7 +118,7 @@ struct Slab {
 
 /// Space granted on one disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(super) struct Standing {
     /// Disk index.
     pub disk: u16,
     /// Slots granted there.
@@ -127,7 +131,7 @@ pub(crate) struct Standing {
 
 /// Slots and slabs of the space on one disk.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Group {
+pub(super) struct Group {
     disk: u16,
     /// Slots granted there.
     granted: u32,
@@ -141,101 +145,70 @@ struct Group {
 
 linked!(Slab.links);
 
-/// All NVMe slots of the space.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Disk {
-    /// Block or cache entry that owns the slot. For a free slot, or one queued for erasure: the next slot in its queue.
-    owners: Vec<u32>,
-    generations: Vec<u32>,
-    states: Vec<u16>,
-    /// For index-only slots: the next shard copy of their cache entry. Only in spaces with several shards.
-    next_copies: Vec<Link>,
-    /// For index-only slots: one bit for each windowed plane, set if its page is present; `present_words` words a slot.
-    present: Vec<u32>,
-    present_words: usize,
-    several: bool,
-    slabs: Vec<Slab>,
-    /// First slot and id of each slab, sorted by first slot. The id is `NONE` for slabs that are gone.
-    ranges: Vec<(u32, u32)>,
-    /// By disk, in the order of their first slabs.
-    groups: Vec<Group>,
-    /// Record ranges of returned slabs: base, slots.
-    holes: Vec<(u32, u32)>,
-    /// Slots with a log record to erase.
-    erase: Queue,
-    /// Slots granted.
-    pub granted: u32,
-    /// Slots owned by blocks and cache entries.
-    pub used: u32,
-    /// Slots among them owned by cache entries without a block.
-    pub index_only: u32,
-    /// Slots awaiting erasure.
-    pub awaiting_erasure: u32,
-    /// Slots that failed too often.
-    pub bad: u32,
-    /// Highest generation in a returned slab: the same physical slot may be granted again under any id.
-    floor: u32,
-    /// A NeedDisk was sent and not answered yet.
-    pub asked: bool,
-    /// The disk that was asked for, if any.
-    pub asked_for: Option<u16>,
-    /// The node refused, and no space has been freed anywhere since.
-    pub refused: bool,
-    /// No block without a slot can get one, and no dirty page has one: write-back cannot free a host frame.
-    pub exhausted: bool,
-    /// Consecutive failed writes, over all slots.
-    pub write_fails: u8,
-    /// Time of the last failed write that was counted, in microseconds. Writes sent before it that fail too count as the same
-    /// failure.
-    pub write_failed_us: u64,
-    /// Status of the last failed write.
-    pub failed_with: Status,
-    /// Slots given up since the last successful write.
-    pub suspects: u8,
-    /// No write starts before this time, in microseconds.
-    pub write_at: u64,
-    /// Consecutive failed reads, over all slots.
-    pub read_fails: u8,
-    /// No read starts before this time, in microseconds.
-    pub read_at: u64,
-}
-
-impl Disk {
-    /// Create the table without space. Memory for `slots` slots is reserved, and touched as they are granted. `windowed`: number
-    /// of planes with pages that a block may lack.
-    pub fn new(slots: usize, shards: u16, windowed: usize) -> Disk {
-        let present_words = windowed.div_ceil(32);
-        Disk {
-            owners: Vec::with_capacity(slots),
-            generations: Vec::with_capacity(slots),
-            states: Vec::with_capacity(slots),
-            next_copies: Vec::with_capacity(if shards > 1 { slots } else { 0 }),
-            present: Vec::with_capacity(slots * present_words),
-            present_words,
-            several: shards > 1,
-            slabs: Vec::new(),
-            ranges: Vec::new(),
-            groups: Vec::new(),
-            holes: Vec::new(),
-            erase: Queue::default(),
-            granted: 0,
-            used: 0,
-            index_only: 0,
-            awaiting_erasure: 0,
-            bad: 0,
-            floor: 0,
-            asked: false,
-            asked_for: None,
-            refused: false,
-            exhausted: false,
-            write_fails: 0,
-            write_failed_us: 0,
-            failed_with: Status::Ok,
-            suspects: 0,
-            write_at: 0,
-            read_fails: 0,
-            read_at: 0,
+impl DiskTier {
+    /// Ask the node for space, preferably on a given disk, unless it was asked or cannot help now. Return whether to send the
+    /// question. `bytes_max`: the space's NVMe limit.
+    pub fn ask(&mut self, disk: Option<u16>, bytes_max: u64) -> bool {
+        if self.asked || !self.may_grow(bytes_max) {
+            return false;
         }
+        (self.asked, self.asked_for) = (true, disk);
+        true
+    }
+
+    /// Return whether an answer of the node is pending.
+    pub fn is_asked(&self) -> bool {
+        self.asked
+    }
+
+    /// Return whether the node may have more space.
+    pub(super) fn may_grow(&self, bytes_max: u64) -> bool {
+        !self.refused && (u64::from(self.granted) + 1) * self.slot_bytes <= bytes_max
+    }
+
+    /// Return whether slots will become free without further action: an answer of the node or erasures are pending.
+    pub fn slots_to_come(&self) -> bool {
+        self.asked || self.awaiting_erasure > 0 && !self.is_log_stuck()
+    }
+
+    /// Return the number of slots that the space can have. `bytes_max`: its NVMe limit.
+    pub fn slots_max(&self, bytes_max: u64) -> u64 {
+        if self.refused { u64::from(self.usable()) } else { bytes_max / self.slot_bytes }
+    }
+
+    /// Add the slab that the node was asked for.
+    ///
+    /// # Errors
+    /// [`Error::Slab`] if it was not asked, or as for [`DiskTier::grant`].
+    pub fn grant_asked(&mut self, slab: u32, slots: u32, disk: u16, generation: u32) -> Result<(), Error> {
+        if !self.asked {
+            return Err(Error::Slab { slab, why: "grant was not requested" });
+        }
+        self.grant(slab, slots, disk, generation)?;
+        self.asked = false;
+        if let Some(wanted) = self.asked_for.take() {
+            let full = self.groups.iter_mut().filter(|group| wanted != disk && group.disk == wanted);
+            full.for_each(|group| group.full = true);
+        }
+        Ok(())
+    }
+
+    /// The node has no more space.
+    ///
+    /// # Errors
+    /// [`Error::Slab`] if it was not asked.
+    pub fn refuse(&mut self) -> Result<(), Error> {
+        if !std::mem::take(&mut self.asked) {
+            return Err(Error::Slab { slab: NONE, why: "refusal of a grant that was not requested" });
+        }
+        (self.asked_for, self.refused) = (None, true);
+        Ok(())
+    }
+
+    /// Forget that the node, or one of its disks, had no more space.
+    pub fn forget_refusals(&mut self) {
+        self.refused = false;
+        self.groups.iter_mut().for_each(|group| group.full = false);
     }
 
     /// Add a granted slab; all its slots are free. Allocates memory; grants are rare.
@@ -324,16 +297,9 @@ impl Disk {
     }
 
     /// Return the space granted on each disk.
-    pub fn standings(&self) -> impl Iterator<Item = Standing> + Clone {
+    pub(super) fn standings(&self) -> impl Iterator<Item = Standing> + Clone {
         let granted = self.groups.iter().filter(|g| g.granted > 0);
         granted.map(|&Group { disk, granted, free, full, .. }| Standing { disk, granted, free, full })
-    }
-
-    /// Mark a disk as full. With `None`, clear the mark of all disks.
-    pub fn set_full(&mut self, disk: Option<u16>) {
-        for group in &mut self.groups {
-            group.full = disk.is_some_and(|disk| group.disk == disk || group.full);
-        }
     }
 
     /// Count one more free slot of a slab, or one fewer.
@@ -394,7 +360,7 @@ impl Disk {
     }
 
     /// Mark a free slot as holding a record from before the start. It has no owner yet: the caller sets one, or calls
-    /// [`Disk::release`].
+    /// [`DiskTier::release`].
     pub fn restore(&mut self, at: u32, generation: u32, shard: u16) {
         self.change_free(self.slab_of(at), false);
         self.used += 1;
@@ -493,7 +459,7 @@ impl Disk {
         }
     }
 
-    pub fn has_to_erase(&self) -> bool {
+    pub(super) fn has_to_erase(&self) -> bool {
         self.erase.head != NONE
     }
 
@@ -541,8 +507,36 @@ impl Disk {
         self.granted - self.bad - self.used - self.awaiting_erasure
     }
 
+    /// Return the number of slots that blocks and cache entries own.
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Return whether too few slots are free, or will be after erasures. A part of all is freed at once, because the erasure of
+    /// log records takes time.
+    pub fn lacks_slots(&self) -> bool {
+        self.free_slots() + self.awaiting_erasure < (self.usable() / BATCH_PART).clamp(1, BATCH_MAX)
+    }
+
+    /// Return whether a block without a slot may get one: slots are free or to come, or may be taken from others.
+    pub fn may_have_slots(&self) -> bool {
+        self.free_slots() > 0 || self.slots_to_come() || !self.exhausted
+    }
+
+    /// Take note that no block can get a slot, and no dirty page has one. Return whether that is new.
+    pub fn exhaust(&mut self) -> bool {
+        !std::mem::replace(&mut self.exhausted, true)
+    }
+
+    /// Remove one slab with all slots free, if enough slots remain without it: `needed` free ones, and a tenth of the granted ones.
+    pub fn return_slab(&mut self, needed: u32) -> Option<u32> {
+        let slab = self.idle_slab(needed.max(self.granted / 10))?;
+        self.remove(slab);
+        Some(slab)
+    }
+
     /// Return a slab with all slots free, if at least `keep` free slots remain without it.
-    pub fn idle_slab(&self, keep: u32) -> Option<u32> {
+    fn idle_slab(&self, keep: u32) -> Option<u32> {
         let free = self.free_slots();
         self.groups.iter().flat_map(|group| group.open.iter(&self.slabs)).find(|&s| {
             let slab = &self.slabs[s as usize];
@@ -551,7 +545,7 @@ impl Disk {
     }
 
     /// Remove a slab with all slots free.
-    pub fn remove(&mut self, slab: u32) {
+    fn remove(&mut self, slab: u32) {
         let s = self.leave_group(slab);
         let range = s.base as usize..(s.base + s.slots) as usize;
         self.floor = self.generations[range].iter().copied().fold(self.floor.max(s.floor), u32::max);
@@ -587,6 +581,7 @@ impl Disk {
     /// Mark everything in the slab as lost; its id can be granted again. The records of its slots stay, because blocks with
     /// transfers in flight and log requests name them. Disks do not return within a run, so memory is bounded by their slots.
     pub fn lose(&mut self, slab: u32) {
+        self.health.forgive();
         let s = self.leave_group(slab);
         for at in s.base..s.base + s.slots {
             match self.place(at) {
@@ -603,8 +598,7 @@ impl Disk {
         }
     }
 
-    /// Return the bytes of all vectors.
-    pub fn bytes(&self) -> usize {
+    pub(super) fn slot_table_bytes(&self) -> usize {
         self.owners.capacity() * size_of::<u32>()
             + self.generations.capacity() * size_of::<u32>()
             + self.states.capacity() * size_of::<u16>()
@@ -616,7 +610,7 @@ impl Disk {
     }
 
     /// Count slots by walking them: free, used, index-only, awaiting erasure, bad; and the length of the erase queue. For checks.
-    pub fn count(&self) -> ([u32; 5], u32) {
+    pub(super) fn count(&self) -> ([u32; 5], u32) {
         let mut counts = [0; 5];
         for slab in self.slabs.iter().filter(|s| s.live) {
             let fresh = (slab.base + slab.fresh..slab.base + slab.slots).filter(|&at| self.place(at) == Place::Free);
@@ -634,29 +628,44 @@ impl Disk {
         (counts, self.erase.count(&self.owners))
     }
 
-    /// Return the same five counts from the counters.
-    pub fn kept(&self) -> [u32; 5] {
+    /// Return the numbers of slots: free, used, index-only, awaiting erasure, bad.
+    pub fn counts(&self) -> [u32; 5] {
         [self.free_slots(), self.used, self.index_only, self.awaiting_erasure, self.bad]
-    }
-
-    /// Return all slots that have records.
-    pub fn all(&self) -> impl Iterator<Item = u32> + use<> {
-        0..self.owners.len() as u32
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::{Limits, Policy, SpaceConfig};
     use proptest::prelude::*;
     use std::collections::{BTreeMap, BTreeSet};
+
+    /// Two shards, and no limit that reserves memory.
+    fn config() -> SpaceConfig {
+        let limits = Limits {
+            sessions_max: 1,
+            blocks_max: 1,
+            seqs_max: 1,
+            seq_blocks_max: 1,
+            lanes_max: 1,
+            jobs_max: 1,
+            requests_max: 1,
+            host_bytes_max: 0,
+            nvme_bytes_max: 0,
+            ios_max: 0,
+            entries_max: 1,
+            log_requests_max: 0,
+        };
+        SpaceConfig { page_tokens: 16, planes: Vec::new(), shards: 2, limits, policy: Policy::plain() }
+    }
 
     proptest! {
         #[test]
         fn slots_are_handed_out_once_and_never_under_an_old_generation(
             ops in prop::collection::vec((0u8..9, 0u32..64), 1..300)
         ) {
-            let mut disk = Disk::new(0, 2, 3);
+            let mut disk = DiskTier::new(&config(), 3);
             let (mut live, mut slabs, mut erasing) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
             let mut newest: BTreeMap<(u32, u32), u32> = BTreeMap::new();
             for (op, n) in ops {
@@ -709,7 +718,7 @@ mod tests {
                         prop_assert!(slabs.remove(&slab));
                     },
                 }
-                prop_assert_eq!(disk.count().0, disk.kept());
+                prop_assert_eq!(disk.count().0, disk.counts());
                 prop_assert_eq!(disk.standings().map(|d| d.free).sum::<u32>(), disk.free_slots());
                 prop_assert_eq!(disk.standings().map(|d| d.granted).sum::<u32>(), disk.granted);
                 prop_assert_eq!(disk.used as usize, live.len());

@@ -1,127 +1,26 @@
 //! NVMe admission: admits published blocks that are worth writing, with whole prefix chains at a time, within the write budget, and
 //! charges the bytes written.
 
-use crate::api::{Admission, BlockId, Cause, Level, NONE, SpaceConfig};
-use crate::disk::{Bucket, worthy};
-use crate::evict::FrequencySketch;
+use crate::api::{Admission, BlockId, Cause, Level, NONE};
+use crate::disk::{BudgetReport, worthy};
 use crate::pages::{PersistState, ShardCopy};
 use crate::space::{Core, EXAMINED_MAX, Why};
-use serde::{Deserialize, Serialize};
 
 /// Maximum number of blocks of a prefix chain that is admitted as a whole without a request for [`Level::Stored`] or more. A longer
 /// chain is admitted from its beginning when it is next looked up.
 const CHAIN_MAX: u64 = 256;
 
-/// Minimum time between two passes over the refused blocks.
-const PASS_US: u64 = 1_000_000;
-
-/// The write budget of a space, and the frequency sketch of its blocks.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct WriteBudget {
-    bucket: Bucket,
-    frequency: FrequencySketch,
-    pass: Pass,
-}
-
-/// The pass over all blocks that admits refused ones when the bucket has refilled: no request may come that would.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Pass {
-    /// The block to look at next.
-    next: BlockId,
-    /// Blocks left in this pass.
-    left: u32,
-    /// When it starts or goes on; `None`: no refused block waits for bytes.
-    due_us: Option<u64>,
-    /// The space ends: the last pass keeps no bytes for later.
-    is_last: bool,
-}
-
-/// State of a space's write budget.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct BudgetReport {
-    /// Which published blocks are written.
-    pub admission: Admission,
-    /// Bytes per day; 0: unlimited.
-    pub bytes_per_day: u64,
-    /// Bytes that may be admitted now; meaningless without a limit.
-    pub left_bytes: u64,
-    /// Bytes reserved for blocks that are admitted and not written yet.
-    pub committed_bytes: u64,
-    /// Bytes written beyond the budget because host memory was short.
-    pub debt_bytes: u64,
-    /// Cached blocks that are not written because the budget is used up. They are written when it refills, unless they are dropped
-    /// before.
-    pub waiting_blocks: u64,
-}
-
-impl WriteBudget {
-    /// Create the state of a new space: no block was used before.
-    pub fn new(cfg: &SpaceConfig, slot_bytes: u64) -> WriteBudget {
-        let entries = if cfg.limits.nvme_bytes_max > 0 { cfg.limits.entries_max } else { 0 };
-        let whole = slot_bytes.saturating_mul(cfg.shards.into());
-        WriteBudget {
-            bucket: Bucket::new(cfg.policy.nvme_bytes_per_day, whole),
-            frequency: FrequencySketch::new(entries),
-            pass: Pass::default(),
-        }
-    }
-
-    /// Advance the time, so that budget accrues.
-    pub fn advance(&mut self, now_us: u64) {
-        self.bucket.advance(now_us);
-    }
-
-    /// The space has blocks of an earlier run: it does not begin with bytes that run may have used.
-    pub fn recovered(&mut self) {
-        self.bucket.empty();
-    }
-
-    /// Change the rate. A decision on refused blocks is due at once.
-    pub fn set_rate(&mut self, now_us: u64, per_day: u64) {
-        self.bucket.advance(now_us);
-        let before = self.bucket.per_day();
-        self.bucket.set_rate(per_day);
-        if self.bucket.per_day() != before && self.pass.due_us.is_some() {
-            self.decide_again(now_us);
-        }
-    }
-
-    /// Decide on all refused blocks again, beginning with the next tick, which is due now.
-    pub fn decide_again(&mut self, now_us: u64) {
-        (self.pass.left, self.pass.due_us) = (0, Some(now_us));
-    }
-
-    /// Return when the next tick is due for refused blocks.
-    pub fn due_us(&self) -> Option<u64> {
-        self.pass.due_us
-    }
-
-    /// Decide on refused blocks again when there are bytes for one.
-    fn decide_later(&mut self, now_us: u64) {
-        if !self.pass.is_last {
-            let at = now_us.saturating_add(self.bucket.next_us().max(PASS_US));
-            self.pass.due_us.get_or_insert(at);
-        }
-    }
-
-    /// Return the bytes of the tables.
-    pub fn bytes(&self) -> usize {
-        self.frequency.bytes()
-    }
-}
-
 impl Core {
     /// Record a use of a block: published, computed again, or looked up. Shards use a block together, so only shard 0 counts.
     pub(crate) fn touch_entry(&mut self, hash: u128, shard: u16) {
         if shard == 0 && self.has_nvme() && !self.admits_everything() {
-            self.counters.second_uses += u64::from(self.write_budget.frequency.touch(hash) == 1);
+            self.counters.second_uses += u64::from(self.disk.count_use(hash) == 1);
         }
     }
 
     /// Return true if every published block is written, so that earlier uses do not matter.
     fn admits_everything(&self) -> bool {
-        self.cfg.policy.nvme_admission == Admission::All && self.write_budget.bucket.per_day() == 0
+        self.cfg.policy.nvme_admission == Admission::All && !self.disk.is_budgeted()
     }
 
     /// Return whether a block and its ancestors may be written to NVMe. If so, start persisting them and reserve their bytes.
@@ -140,16 +39,16 @@ impl Core {
     fn try_admit_chain(&mut self, b: BlockId, why: Why) -> bool {
         let c = self.blocks[b].entry;
         let asked = matches!(why, Why::Published(level) if level > Level::Published);
-        self.write_budget.bucket.advance(self.now);
+        self.disk.advance_budget(self.now);
         let uses = self.uses_before(b, asked);
         // With a larger write budget the block would be written.
         let wanted = uses.is_none_or(|uses| uses > 0) || self.cfg.policy.nvme_admission == Admission::All;
-        let is_last = why == Why::Refilled && self.write_budget.pass.is_last;
+        let is_last = why == Why::Refilled && self.disk.is_last_decision();
         if !is_last && !self.is_worthy(b, uses) {
             self.not_admitted(b, why, wanted, !wanted);
             return false;
         }
-        let free = self.write_budget.bucket.free(self.committed_bytes());
+        let free = self.disk.free_budget(self.blocks.committed);
         let (mut blocks, mut bytes) = (0, 0);
         let mut above = c;
         while let Some(count) = self.unpersisted(above) {
@@ -184,7 +83,7 @@ impl Core {
             self.counters.refused_unworthy += u64::from(unworthy);
         }
         if self.may_be_admitted_later(b) {
-            self.write_budget.decide_later(self.now);
+            self.disk.decide_later(self.now);
         }
     }
 
@@ -195,43 +94,28 @@ impl Core {
 
     /// Decide on refused blocks again, if a pass is due: on those among the next [`EXAMINED_MAX`] of all blocks, as long as there are bytes.
     pub(crate) fn admit_refilled(&mut self) {
-        let mut pass = &mut self.write_budget.pass;
-        if pass.due_us.is_none_or(|due_us| due_us > self.now) {
-            return;
-        }
-        pass.due_us = None;
-        if pass.left == 0 {
-            pass.left = self.blocks.recs.len() as u32;
-        }
-        for _ in 0..pass.left.min(EXAMINED_MAX as u32) {
-            if self.write_budget.bucket.free(self.committed_bytes()) < self.slot_bytes {
-                self.write_budget.pass.left = 0;
-                return self.write_budget.decide_later(self.now);
-            }
-            pass = &mut self.write_budget.pass;
-            let b = if (pass.next as usize) < self.blocks.recs.len() { pass.next } else { 0 };
-            (pass.next, pass.left) = (b + 1, pass.left - 1);
+        let blocks = self.blocks.recs.len() as u32;
+        let Some(left) = self.disk.begin_pass(self.now, blocks) else { return };
+        for _ in 0..left.min(EXAMINED_MAX as u32) {
+            let Some(b) = self.disk.next_of_pass(self.now, blocks, self.blocks.committed) else { return };
             let block = &self.blocks[b];
             let is_refused = block.not_admitted && block.entry != NONE && self.is_unpersisted(b);
             if is_refused && self.may_be_admitted_later(b) {
                 self.persist(b, Why::Refilled);
             }
         }
-        if self.write_budget.pass.left > 0 {
-            self.write_budget.pass.due_us = Some(self.now);
-        }
+        self.disk.suspend_pass(self.now);
     }
 
     /// The space ends: admit what the write budget allows, and keep nothing for later.
     pub(crate) fn admit_last(&mut self) {
-        self.write_budget.pass.is_last = true;
-        self.write_budget.decide_again(self.now);
+        self.disk.decide_last(self.now);
     }
 
     /// Return whether a decision on refused blocks is due now ([`Event::Tick`](crate::api::Event::Tick)).
     #[must_use]
     pub fn is_admitting(&self) -> bool {
-        self.write_budget.pass.due_us.is_some_and(|due_us| due_us <= self.now)
+        self.disk.decision_due_us().is_some_and(|due_us| due_us <= self.now)
     }
 
     /// Return how often a block was used before. Return `None` if that does not matter: every block is written, or another shard's
@@ -243,14 +127,14 @@ impl Core {
             return None;
         }
         // The current use is counted already. A block requested as stored will be looked up.
-        let before = self.write_budget.frequency.of(self.index.recs[c as usize].hash()).saturating_sub(1);
+        let before = self.disk.uses_of(self.index.recs[c as usize].hash()).saturating_sub(1);
         Some(before + u8::from(asked))
     }
 
     /// Return whether the admission rule accepts the block.
     fn is_worthy(&self, b: BlockId, uses_before: Option<u8>) -> bool {
         let tokens = u64::from(self.blocks[b].depth) * self.geo.page_tokens;
-        let fill = || self.write_budget.bucket.fill(self.committed_bytes());
+        let fill = || self.disk.budget_fill(self.blocks.committed);
         uses_before.is_none_or(|uses| worthy(self.cfg.policy.nvme_admission, uses, tokens, fill()))
     }
 
@@ -262,10 +146,10 @@ impl Core {
         };
         let unwritten = self.copies(c).filter_map(ShardCopy::block).filter(|&b| on_its_way(b)).count() as u64;
         self.counters.unwritten_drops += unwritten;
-        self.counters.unwritten_drop_bytes += unwritten * self.slot_bytes;
+        self.counters.unwritten_drop_bytes += unwritten * self.disk.slot_bytes();
         let lost = self.copies(c).filter_map(ShardCopy::block).filter(|&b| self.blocks[b].over_budget).count() as u64;
         self.counters.over_budget_drops += lost;
-        self.counters.over_budget_drop_bytes += lost * self.slot_bytes;
+        self.counters.over_budget_drop_bytes += lost * self.disk.slot_bytes();
         let mut blocks = self.copies(c).filter_map(ShardCopy::block);
         match (lost, unwritten) {
             (1.., _) => Some(Cause::OverBudget),
@@ -284,7 +168,7 @@ impl Core {
         let (mut blocks, mut bytes) = (0, 0);
         for b in unpersisted {
             blocks += 1;
-            bytes += if self.is_unwritten(b) { self.slot_bytes } else { 0 };
+            bytes += if self.is_unwritten(b) { self.disk.slot_bytes() } else { 0 };
         }
         (blocks > 0).then_some((blocks, bytes))
     }
@@ -315,10 +199,6 @@ impl Core {
         self.blocks.set_committed(b, self.is_unwritten(b));
     }
 
-    pub(crate) fn committed_bytes(&self) -> u64 {
-        u64::from(self.blocks.committed) * self.slot_bytes
-    }
-
     /// Charge the bytes of a block being written, whether they were reserved or not.
     pub(crate) fn charge_write(&mut self, b: BlockId, bytes: u64) {
         match self.blocks[b].committed {
@@ -326,8 +206,7 @@ impl Core {
             false => self.counters.nvme_bytes_forced += bytes,
         }
         self.blocks.set_committed(b, false);
-        self.write_budget.bucket.advance(self.now);
-        self.write_budget.bucket.charge(bytes);
+        self.disk.charge(self.now, bytes);
     }
 
     /// Drop the least recently used unreferenced blocks that were not admitted, until a host frame of the class is free. Running
@@ -351,14 +230,6 @@ impl Core {
     /// Return the state of the space's write budget.
     #[must_use]
     pub fn budget_report(&self) -> BudgetReport {
-        let (bucket, committed_bytes) = (&self.write_budget.bucket, self.committed_bytes());
-        BudgetReport {
-            admission: self.cfg.policy.nvme_admission,
-            bytes_per_day: bucket.per_day(),
-            left_bytes: if bucket.per_day() == 0 { 0 } else { bucket.free(committed_bytes) },
-            committed_bytes,
-            debt_bytes: bucket.debt(),
-            waiting_blocks: self.blocks.over_budget.into(),
-        }
+        self.disk.budget_report(self.cfg.policy.nvme_admission, self.blocks.committed, self.blocks.over_budget)
     }
 }

@@ -4,8 +4,8 @@
 use crate::actions::ActionBuf;
 use crate::api::{FrameId, NONE, Status};
 use crate::counters::Reason;
+use crate::disk::IO_TRIES;
 use crate::mutants::{self, Mutant};
-use crate::plan::IO_TRIES;
 use crate::plan::pick::CHANCES;
 use crate::sessions::{JobRec, Task};
 use crate::space::{Core, For};

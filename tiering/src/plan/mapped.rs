@@ -77,7 +77,7 @@ impl Core {
     /// stream are excluded.
     fn mapped_quota(&self, class: u8) -> u64 {
         let h = &self.host.classes[usize::from(class)];
-        if !self.has_nvme() || self.disk.used == 0 {
+        if !self.has_nvme() || self.disk.used() == 0 {
             return h.usable();
         }
         let scan = u64::from(self.cfg.policy.host_scan_frames).min(h.granted / 2).max(1);

@@ -15,11 +15,6 @@ mod scan;
 mod scheduled;
 mod write_back;
 
-pub use admit::BudgetReport;
-pub(crate) use admit::WriteBudget;
-pub(crate) use prefetch::{Link, Prediction, Prefetch, Scores};
+pub(crate) use prefetch::{Prediction, Prefetch, Scores};
 pub(crate) use read_in::{Fetch, Take, Want};
 pub(crate) use scheduled::ScheduledPrefetches;
-
-/// Attempts of a failed transfer before the waiting requests fail.
-pub(crate) const IO_TRIES: u8 = 3;

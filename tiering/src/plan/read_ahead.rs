@@ -18,7 +18,7 @@ impl Core {
     /// Continue a lane's read-ahead. Return false if it stopped only because it had checked the maximum number of pages.
     pub(super) fn walk_read_ahead(&mut self, s: u16, lane: u16, buf: &mut ActionBuf) -> bool {
         let l = &mut self.sessions[usize::from(s)].lanes[usize::from(lane)];
-        if self.disk.used == 0 || !l.cursor.running {
+        if self.disk.used() == 0 || !l.cursor.running {
             return true;
         }
         if l.read_ahead.order() < l.cursor.order() {

@@ -64,8 +64,8 @@ impl Core {
         if !self.can_move(want.class, buf) {
             return Fetch::Later;
         }
-        if self.now < self.disk.read_at {
-            self.set_timer(self.disk.read_at);
+        if let Some(at) = self.disk.reads_paused_until(self.now) {
+            self.set_timer(at);
             return Fetch::Later;
         }
         let b = self.geo.block_of(page);

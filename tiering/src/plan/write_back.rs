@@ -16,15 +16,14 @@ const PERSIST_MAX: u32 = 64;
 impl Core {
     /// Schedule write-back: there may be pages to write, or free slots.
     pub(crate) fn wake_disk(&mut self) {
-        self.disk_woken |= self.has_nvme();
-        self.disk.exhausted = false;
+        self.disk.wake();
     }
 
     /// Start writes for classes with too few host frames that are free or clean, or where a request found none. Return false if it
     /// stopped for lack of room in the buffer.
     pub(crate) fn issue_disk(&mut self, buf: &mut ActionBuf) -> bool {
-        if self.now < self.disk.write_at {
-            self.set_timer(self.disk.write_at);
+        if let Some(at) = self.disk.writes_paused_until(self.now) {
+            self.set_timer(at);
             return true;
         }
         for class in 0..self.geo.classes.len() as u8 {
@@ -38,11 +37,10 @@ impl Core {
     /// Write the blocks to persist, a bounded number at a time, after all transfers that requests wait for. Return false if it
     /// stopped for lack of room in the buffer.
     fn write_blocks_to_persist(&mut self, buf: &mut ActionBuf) -> bool {
-        let most = (self.cfg.limits.ios_max / 4).max(1);
         let mut no_slots = false;
         for _ in 0..self.blocks.to_write_count().min(PERSIST_MAX) {
             let b = self.blocks.next_to_write();
-            if b == NONE || self.transfers.writes >= most {
+            if b == NONE || self.disk.writes_take(4) {
                 return true;
             }
             if self.stage_of(b) != PersistState::Write {
@@ -53,7 +51,7 @@ impl Core {
                 return buf.room() > 0 && buf.words_room() >= self.words_of_block();
             }
             if no_slots && self.blocks[b].slot == NONE || !self.give_slot(b, false) {
-                if self.slots_to_come() {
+                if self.disk.slots_to_come() {
                     return true;
                 }
                 // Other blocks may have slots. This block is tried again when a slot becomes free. If the block itself was dropped
@@ -91,7 +89,7 @@ impl Core {
                 return true;
             }
             let io = if shortage { IoClass::Demand } else { IoClass::WriteBack };
-            if self.transfers.writes >= (self.cfg.limits.ios_max / 2).max(1) {
+            if self.disk.writes_take(2) {
                 return true;
             }
             if !self.can_move(io, buf) {
@@ -121,13 +119,13 @@ impl Core {
             if self.give_slot(b, urgent) {
                 return Some(b);
             }
-            if self.slots_to_come() {
+            if self.disk.slots_to_come() {
                 return None;
             }
             // No slots are free: later pages may have theirs.
             self.host.pass_over(head);
         }
-        if !std::mem::replace(&mut self.disk.exhausted, true) {
+        if self.disk.exhaust() {
             // Requests that wait for a frame must find another way.
             self.host_freed();
         }

@@ -79,7 +79,7 @@ impl Core {
             let over_budget = self.blocks[block].over_budget;
             return Err(if over_budget { Status::OverBudget } else { Status::NotAdmitted });
         }
-        self.disk_failing().map_or(Ok(Some(block)), Err)
+        self.disk.failing().map_or(Ok(Some(block)), Err)
     }
 
     /// Publish the blocks. Return the cache entry of the last one; `NONE` if there are no blocks.
@@ -245,20 +245,17 @@ impl Core {
     }
 
     fn publish_stored(&mut self, s: u16, op: u32) {
-        let next = self.log.flushes + 1;
         let rec = &mut self.sessions[usize::from(s)].ops[op];
         if rec.tokens < Level::Durable as u64 {
             return self.finish_with(s, op, Status::Ok, Level::Stored as u64);
         }
         // A flush in progress may have started too early.
-        (rec.at, rec.use_pos) = (NONE, next);
-        self.log.flush_wanted = true;
+        (rec.at, rec.use_pos) = (NONE, self.disk.want_flush());
         self.wake_disk();
     }
 
-    /// Complete the publishes that wait for the last flush, which ended, or for an earlier one.
-    pub(crate) fn publishes_flushed(&mut self, status: Status) {
-        let done = self.log.flushes;
+    /// Complete the publishes that wait for flush `done`, which ended, or for an earlier one.
+    pub(crate) fn publishes_flushed(&mut self, done: u64, status: Status) {
         self.each_publish(|core, s, op| {
             let rec = core.sessions[usize::from(s)].ops[op];
             match status {

@@ -209,9 +209,9 @@ impl Core {
             || Policy { nvme_bytes_per_day: self.cfg.policy.nvme_bytes_per_day, ..policy } != self.cfg.policy;
         let new_rule = std::mem::replace(&mut self.cfg.policy, policy).nvme_admission != policy.nvme_admission;
         self.index.order.configure(self.now, policy.eviction, policy.retention);
-        self.write_budget.set_rate(self.now, policy.nvme_bytes_per_day);
+        self.disk.set_budget(self.now, policy.nvme_bytes_per_day);
         if new_rule {
-            self.write_budget.decide_again(self.now);
+            self.disk.decide_again(self.now);
         }
         self.cfg.limits.host_bytes_max = host_bytes_max;
         if self.has_nvme() {
@@ -226,7 +226,7 @@ impl Core {
 
     /// Run housekeeping that is not urgent.
     fn tick(&mut self) {
-        self.write_budget.advance(self.now);
+        self.disk.advance_budget(self.now);
         for class in 0..self.geo.classes.len() {
             let c = &mut self.host.classes[class];
             c.refused &= c.ask_again_us > self.now;
@@ -238,8 +238,7 @@ impl Core {
         self.trim_host();
         self.admit_refilled();
         if self.has_nvme() {
-            self.disk.refused = false;
-            self.disk.set_full(None);
+            self.disk.forget_refusals();
             self.trim_blocks();
             self.trim_disk();
             self.return_idle_disk();

@@ -10,10 +10,10 @@ use super::{Core, Pick};
 use crate::actions::ActionBuf;
 use crate::api::{NONE, SessionId, Status};
 use crate::counters::Reason;
+use crate::disk::IO_TRIES;
 use crate::error::Error;
 use crate::mutants::{self, Mutant};
 use crate::pages::{FrameState, On};
-use crate::plan::IO_TRIES;
 use crate::sessions::{JobRec, Task};
 
 /// Delay before a refused job is sent again, in microseconds; about the time to a lane's next boundary.

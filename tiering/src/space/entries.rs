@@ -110,10 +110,7 @@ impl Core {
         if !self.has_nvme() {
             return self.index.order.set_size(host, 0);
         }
-        let slots = match self.disk.refused {
-            true => u64::from(self.disk.usable()),
-            false => self.cfg.limits.nvme_bytes_max / self.slot_bytes,
-        };
+        let slots = self.disk.slots_max(self.cfg.limits.nvme_bytes_max);
         let entries = (slots / shards).min(u64::from(self.cfg.limits.entries_max));
         self.index.order.set_size(entries.max(host), host.min(entries));
     }
@@ -124,8 +121,8 @@ impl Core {
     pub(crate) fn measure_load_costs(&mut self) {
         let us = |bytes: u64, rate: f32| if rate > 0.0 { bytes as f64 / f64::from(rate) } else { 0.0 };
         let bus = self.sessions.iter().map(|session| session.link.rate).fold(0.0, f32::max);
-        let nvme = us(self.slot_bytes * u64::from(self.cfg.shards), self.disk_link.rate);
-        self.index.order.costs.set_load(us(self.slot_bytes, bus).max(nvme));
+        let nvme = us(self.disk.slot_bytes() * u64::from(self.cfg.shards), self.disk.read_rate());
+        self.index.order.costs.set_load(us(self.disk.slot_bytes(), bus).max(nvme));
     }
 
     /// Drop entries that were not used for the configured TTL, even if there is room; at most [`EXPIRE_MAX`] per call.
@@ -147,7 +144,10 @@ impl Core {
     /// Return the estimates of the space's ghost caches for other sizes and policies.
     #[must_use]
     pub fn eviction_advice(&self) -> crate::evict::Advice {
-        crate::evict::Advice { entry_bytes: self.slot_bytes * u64::from(self.cfg.shards), ..self.index.order.advice() }
+        crate::evict::Advice {
+            entry_bytes: self.disk.slot_bytes() * u64::from(self.cfg.shards),
+            ..self.index.order.advice()
+        }
     }
 
     /// Drop an entry that has no children. If memory is needed, the cause is rather what has kept the entry from NVMe.

@@ -15,9 +15,6 @@ impl Core {
         let held: Vec<(u32, Place)> = (from..to).map(|at| (at, self.disk.place(at))).collect();
         self.disk.lose(slab);
         self.counters.disks_gone += 1;
-        // This disk may have caused the failures.
-        (self.disk.write_fails, self.disk.read_fails, self.disk.suspects) = (0, 0, 0);
-        (self.disk.write_at, self.disk.read_at) = (0, 0);
         for (at, place) in held {
             let owner = self.disk.owner(at);
             match place {
@@ -45,7 +42,7 @@ impl Core {
     /// Drop the block's slot, and its copies of pages, once no transfer names it. Data that a read in flight delivers is still
     /// valid.
     pub(crate) fn slot_gone(&mut self, b: BlockId) {
-        if self.transfers.recs.iter().any(|t| t.live && t.block == b) {
+        if self.disk.moves_block(b) {
             // Its record is no longer valid, nor are those of its descendants.
             if self.blocks[b].entry != NONE {
                 self.unrecord_subtree(self.blocks[b].entry, self.blocks[b].shard);

@@ -5,7 +5,6 @@ use crate::api::{Action, BlockId, Cause, NONE};
 use crate::lists::Linked;
 use crate::mutants::{self, Mutant};
 use crate::pages::{Block, BlockState, FrameState, HostOn, On};
-use crate::plan::IO_TRIES;
 use crate::sessions::{Life, Session};
 
 /// The caller that a page is stored for. It decides what may be evicted for the page.
@@ -101,15 +100,14 @@ impl Core {
         if !self.has_nvme() {
             return false;
         }
-        self.disk_woken = true;
-        let slots = self.disk.free_slots() > 0 || self.slots_to_come();
+        self.disk.wake_again();
         let copying_out =
             self.sessions.iter().any(|s| s.classes.get(usize::from(class)).is_some_and(|c| c.copying_out > 0));
-        let reading = self.transfers.in_flight() > self.transfers.writes;
+        let reading = self.disk.is_reading();
         let c = &mut self.host.classes[usize::from(class)];
         c.shortage += 1;
-        let writable = c.writing > 0 || !c.dirty.is_empty() && (slots || !self.disk.exhausted);
-        copying_out || reading || c.loading > 0 || c.gathering > 0 || writable && self.disk.write_fails < IO_TRIES
+        let writable = c.writing > 0 || !c.dirty.is_empty() && self.disk.may_have_slots();
+        copying_out || reading || c.loading > 0 || c.gathering > 0 || writable && self.disk.accepts_writes()
     }
 
     /// Reclaim a host frame from other users: evict cached entries first, then pages that are also in tier 0.
@@ -407,7 +405,7 @@ impl Core {
         // Pages on NVMe return through host, now or soon. Keep enough frames for that, so that the memory need not be requested
         // again.
         let live = self.sessions.iter().any(|s| s.life == Life::Live);
-        let streams = self.has_nvme() && (live || spare == Spare::Tenth && self.disk.used > 0);
+        let streams = self.has_nvme() && (live || spare == Spare::Tenth && self.disk.used() > 0);
         let stream = if streams { self.stream_frames(usize::from(class)) } else { 0 };
         let keep = committed.max(spare.of(c.granted)).max(stream);
         let Some(slab) = self.host.idle_slab(class, keep) else { return false };

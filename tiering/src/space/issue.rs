@@ -129,9 +129,11 @@ impl Core {
                 }
             }
         }
-        if std::mem::take(&mut self.disk_woken) {
+        if self.disk.take_woken() {
             let all_sent = self.send_log_requests(buf);
-            self.disk_woken |= !self.issue_disk(buf) || !all_sent;
+            if !self.issue_disk(buf) || !all_sent {
+                self.disk.wake_again();
+            }
         }
     }
 

@@ -3,40 +3,9 @@
 use super::Core;
 use crate::actions::ActionBuf;
 use crate::api::{Action, NONE, Status};
-use crate::disk::{LogRequest, LogRequestKind, Logged, Place};
+use crate::disk::{IO_TRIES, LogRequest, LogRequestKind, Logged, Place};
 use crate::error::Error;
 use crate::pages::{PersistState, words_of};
-use crate::plan::IO_TRIES;
-use serde::{Deserialize, Serialize};
-
-/// Consecutive failed erasures after which slots awaiting erasure do not count as free soon.
-const FAILING: u8 = 8;
-
-/// State of the log requests.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Log {
-    /// Flushes started.
-    pub flushes: u64,
-    /// A flush is in flight.
-    pub flushing: bool,
-    /// Another flush is wanted.
-    pub flush_wanted: bool,
-    /// Send a record next if both a record and an erasure could be sent.
-    record_next: bool,
-    /// Consecutive failed records. No record starts before `record_at`, in microseconds.
-    record_fails: u8,
-    pub record_at: u64,
-    /// Consecutive failed erasures. No erasure starts before `erase_at`, in microseconds.
-    erase_fails: u8,
-    pub erase_at: u64,
-}
-
-impl Log {
-    /// Return whether erasures fail, so that slots awaiting erasure do not become free.
-    pub fn is_stuck(&self) -> bool {
-        self.erase_fails >= FAILING
-    }
-}
 
 impl Core {
     /// Send the log requests that are due. Return false if the buffer had no room for all.
@@ -44,34 +13,23 @@ impl Core {
         if !self.has_nvme() {
             return true;
         }
-        while self.log_requests.free() > 0 {
-            let flush = self.log.flush_wanted && !self.log.flushing;
-            let erase = self.may_start(self.log.erase_at, self.disk.has_to_erase() || !self.blocks.to_erase.is_empty());
-            let record = self.may_start(self.log.record_at, !self.blocks.to_record.is_empty());
-            if !flush && !erase && !record {
-                return true;
+        loop {
+            let (erase, record) = (!self.blocks.to_erase.is_empty(), !self.blocks.to_record.is_empty());
+            let (next, paused_until) = self.disk.next_log_request(self.now, erase, record);
+            if let Some(at) = paused_until {
+                self.set_timer(at);
             }
+            let Some(kind) = next else { return true };
             if buf.room() == 0 || buf.words_room() < self.words_of_record() {
                 return false;
             }
-            if flush {
-                self.send_flush(buf);
-            } else if erase && !(record && self.log.record_next) {
-                self.send_erase(buf);
-                self.log.record_next = true;
-            } else {
-                self.send_record(buf);
-                self.log.record_next = false;
+            self.disk.take_turn(kind);
+            match kind {
+                LogRequestKind::Flush => self.send_flush(buf),
+                LogRequestKind::Erase => self.send_erase(buf),
+                LogRequestKind::Record => self.send_record(buf),
             }
         }
-        true
-    }
-
-    fn may_start(&mut self, at: u64, wanted: bool) -> bool {
-        if wanted && self.now < at {
-            self.set_timer(at);
-        }
-        wanted && self.now >= at
     }
 
     fn words_of_record(&self) -> usize {
@@ -79,11 +37,9 @@ impl Core {
     }
 
     fn send_flush(&mut self, buf: &mut ActionBuf) {
-        self.log.flush_wanted = false;
-        let Some(id) = self.log_requests.launch(LogRequest::new(LogRequestKind::Flush, NONE, false)) else { return };
-        self.log.flushing = true;
-        self.log.flushes += 1;
-        self.emit(Action::Flush { id }, &[], buf);
+        if let Some(id) = self.disk.start_flush() {
+            self.emit(Action::Flush { id }, &[], buf);
+        }
     }
 
     fn send_erase(&mut self, buf: &mut ActionBuf) {
@@ -98,11 +54,7 @@ impl Core {
                 self.blocks[b].slot
             }
         };
-        if at == NONE || self.disk.logged(at) != Logged::Stale || self.disk.place(at) == Place::Gone {
-            return;
-        }
-        let Some(id) = self.log_requests.launch(LogRequest::new(LogRequestKind::Erase, at, false)) else { return };
-        self.disk.set_logged(at, Logged::Erasing);
+        let Some(id) = self.disk.start_erase(at) else { return };
         let urgent = self.disk.free_slots() == 0;
         self.emit(Action::Erase { id, at: self.disk.location(at), urgent }, &[], buf);
     }
@@ -114,8 +66,7 @@ impl Core {
         }
         let block = self.blocks[b];
         let at = block.slot;
-        let fresh = self.disk.logged(at) == Logged::No;
-        let Some(id) = self.log_requests.launch(LogRequest::new(LogRequestKind::Record, at, fresh)) else { return };
+        let Some(id) = self.disk.start_record(at) else { return };
         let entry = &self.index.recs[block.entry as usize];
         let parent = if entry.parent == NONE { 0 } else { self.index.recs[entry.parent as usize].hash() };
         let start = buf.list_start();
@@ -133,14 +84,13 @@ impl Core {
         let action = Action::Record { id, at: self.disk.location(at), shard: block.shard, urgent, list };
         self.trace.fold(&action, buf.list(list));
         buf.push(action);
-        self.disk.set_logged(at, Logged::Recording);
         self.update_persist(b);
         self.step_children(b);
     }
 
     /// Process the completion of a log request.
     pub(crate) fn log_done(&mut self, id: u32, status: Status) -> Result<(), Error> {
-        let Some(request) = self.log_requests.release(id) else { return Err(Error::LogRequest { id }) };
+        let request = self.disk.end_log_request(id)?;
         self.wake_disk();
         match request.kind {
             LogRequestKind::Flush => self.flushed(status),
@@ -152,21 +102,20 @@ impl Core {
     }
 
     fn flushed(&mut self, status: Status) {
-        self.log.flushing = false;
+        let done = self.disk.end_flush();
         self.counters.flushes += 1;
         self.counters.flushes_failed += u64::from(status != Status::Ok);
-        self.publishes_flushed(status);
+        self.publishes_flushed(done, status);
     }
 
     fn record_done(&mut self, request: LogRequest, status: Status) {
         let at = request.slot;
-        if status == Status::Ok {
-            (self.log.record_fails, self.log.record_at) = (0, 0);
-            self.counters.records += 1;
-        } else {
-            self.counters.records_failed += 1;
-            self.log.record_fails = self.log.record_fails.saturating_add(1);
-            self.log.record_at = self.after_failures(self.log.record_fails);
+        match self.disk.record_ended(status == Status::Ok, self.now) {
+            None => self.counters.records += 1,
+            Some(retry_at) => {
+                self.counters.records_failed += 1;
+                self.set_timer(retry_at);
+            }
         }
         if self.disk.place(at) == Place::Gone {
             return;
@@ -204,16 +153,14 @@ impl Core {
     }
 
     fn erase_done(&mut self, at: u32, status: Status) {
-        if status == Status::Ok {
-            (self.log.erase_fails, self.log.erase_at) = (0, 0);
-            self.counters.erases += 1;
-        } else {
-            self.counters.erases_failed += 1;
-            self.log.erase_fails = self.log.erase_fails.saturating_add(1);
-            self.log.erase_at = self.after_failures(self.log.erase_fails);
-            if self.log.is_stuck() {
-                self.disk.failed_with = Status::Io;
-                self.wake_all();
+        match self.disk.erase_ended(status == Status::Ok, self.now) {
+            None => self.counters.erases += 1,
+            Some(retry_at) => {
+                self.counters.erases_failed += 1;
+                self.set_timer(retry_at);
+                if self.disk.is_log_stuck() {
+                    self.wake_all();
+                }
             }
         }
         match self.disk.place(at) {

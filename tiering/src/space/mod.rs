@@ -68,15 +68,14 @@ use crate::api::{Action, Event, SpaceConfig};
 use crate::block_api::Feed;
 use crate::config::{Class, Geometry};
 use crate::counters::Counters;
-use crate::disk::{Disk, LogRequests, Transfers};
+use crate::disk::DiskTier;
 use crate::error::Error;
 use crate::pages::{Absences, Blocks, Host, Index, Page};
-use crate::plan::{Link, Prefetch, WriteBudget};
+use crate::plan::Prefetch;
 use crate::requests::Deadlines;
 use crate::sequences::{CHUNK, Chunks};
 use crate::sessions::Session;
 use crate::trace::Trace;
-use kvtide_format::SlotLayout;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
@@ -91,16 +90,7 @@ pub struct Core {
     pub(crate) pages: Vec<Page>,
     pub(crate) blocks: Blocks,
     pub(crate) host: Host,
-    pub(crate) disk: Disk,
-    pub(crate) transfers: Transfers,
-    /// Measured throughput of NVMe reads.
-    pub(crate) disk_link: Link,
-    pub(crate) log_requests: LogRequests,
-    pub(crate) log: log_requests::Log,
-    /// NVMe write budget, and the use counts of earlier cache entries.
-    pub(crate) write_budget: WriteBudget,
-    /// Size of a block's slot on NVMe, in bytes.
-    pub(crate) slot_bytes: u64,
+    pub(crate) disk: DiskTier,
     pub(crate) index: Index,
     /// Why blocks that are not in `index` are not.
     pub(crate) absences: Absences,
@@ -123,10 +113,6 @@ pub struct Core {
     pub(crate) ids_wanted: u32,
     /// A caller waits for a page to be invalidated in the frame that it gave up.
     pub(crate) invalidating_wanted: bool,
-    /// A caller waits for a transfer to end, so that another can start.
-    pub(crate) io_wanted: bool,
-    /// There may be blocks to write to NVMe.
-    pub(crate) disk_woken: bool,
     /// The slab that is being emptied for another space.
     pub(crate) drain: Option<reclaim::Drain>,
     /// Number of announced steps over all sessions.
@@ -157,19 +143,12 @@ impl Core {
                 value: chunks,
             });
         }
-        let slot_bytes = SlotLayout::new(&cfg.planes).bytes();
         Ok(Core {
             now: 0,
             pages: Vec::with_capacity(l.blocks_max as usize * geo.planes.len()),
             blocks: Blocks::new(l.blocks_max),
             host: Host::new(geo.classes.len()),
-            disk: Disk::new(slots_max(&cfg, slot_bytes), cfg.shards, geo.windowed.len()),
-            transfers: Transfers::new(if l.nvme_bytes_max > 0 { l.ios_max } else { 0 }),
-            disk_link: Link::default(),
-            log_requests: LogRequests::new(if l.nvme_bytes_max > 0 { l.log_requests_max } else { 0 }),
-            log: log_requests::Log::default(),
-            write_budget: WriteBudget::new(&cfg, slot_bytes),
-            slot_bytes,
+            disk: DiskTier::new(&cfg, geo.windowed.len()),
             index: Index::new(l.entries_max, cfg.shards, cfg.page_tokens, cfg.policy.eviction, cfg.policy.retention),
             absences: Absences::new(l.entries_max),
             chunks: Chunks::new(chunks as u32),
@@ -183,8 +162,6 @@ impl Core {
             host_wanted: false,
             ids_wanted: 0,
             invalidating_wanted: false,
-            io_wanted: false,
-            disk_woken: false,
             drain: None,
             clock: 0,
             feed: None,
@@ -220,7 +197,7 @@ impl Core {
     /// Return whether `poll` with buffer room would make progress now.
     #[must_use]
     pub fn has_output(&self) -> bool {
-        !self.actions_out.is_empty() || !self.woken.is_empty() || self.disk_woken || self.may_drain()
+        !self.actions_out.is_empty() || !self.woken.is_empty() || self.disk.is_woken() || self.may_drain()
     }
 
     /// Return the latest time for the next [`Event::Tick`], in microseconds on the clock of `now_us`.
@@ -228,7 +205,7 @@ impl Core {
     pub fn next_deadline(&self) -> Option<u64> {
         let ops = self.deadlines.first().map(|d| d.0);
         let expires = self.index.order.expires_us().map(|us| us.max(self.now));
-        [ops, self.timer, expires, self.late_due(), self.write_budget.due_us()].into_iter().flatten().min()
+        [ops, self.timer, expires, self.late_due(), self.disk.decision_due_us()].into_iter().flatten().min()
     }
 
     /// Return the counters.
@@ -265,10 +242,7 @@ impl Core {
     /// Return whether the space has no block, no cache entry and no slot awaiting erasure.
     #[must_use]
     pub fn is_blank(&self) -> bool {
-        self.blocks.free.len as usize == self.blocks.recs.len()
-            && self.index.live_len() == 0
-            && self.disk.awaiting_erasure == 0
-            && self.log_requests.in_flight() == 0
+        self.blocks.free.len as usize == self.blocks.recs.len() && self.index.live_len() == 0 && self.disk.is_log_idle()
     }
 
     /// Return the configuration.
@@ -281,7 +255,7 @@ impl Core {
     /// capacities.
     #[must_use]
     pub fn index_bytes(&self) -> usize {
-        self.index.bytes() + self.disk.bytes() + self.write_budget.bytes()
+        self.index.bytes() + self.disk.index_bytes()
     }
 
     /// Return the bytes of all tables, from their allocated capacities.
@@ -292,9 +266,6 @@ impl Core {
             + self.blocks.recs.capacity() * size_of::<crate::pages::Block>()
             + self.host.bytes()
             + self.disk.bytes()
-            + self.transfers.bytes()
-            + self.log_requests.bytes()
-            + self.write_budget.bytes()
             + self.index.bytes()
             + self.index.order.bytes()
             + self.absences.bytes()
@@ -307,10 +278,4 @@ impl Core {
             + self.actions_out.capacity() * size_of::<Action>()
             + self.woken.capacity() * size_of::<u16>()
     }
-}
-
-/// Return the number of NVMe slots that a space can use: its NVMe limit, but at most one per cache entry and block.
-fn slots_max(cfg: &SpaceConfig, slot_bytes: u64) -> usize {
-    let l = cfg.limits;
-    (l.nvme_bytes_max / slot_bytes).min(u64::from(l.entries_max) + u64::from(l.blocks_max)) as usize
 }

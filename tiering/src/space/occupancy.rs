@@ -132,6 +132,7 @@ impl Core {
         let (host, tier0) = (self.host_fill(), self.tier0_fill());
         let classes = self.attached().flat_map(|s| &s.classes);
         let tier0_frames = classes.map(|c| u64::from(c.count) + u64::from(c.beyond)).sum();
+        let [_, used, index_only, awaiting_erasure, bad] = self.disk.counts();
         Occupancy {
             blocks: self.blocks.recs.len() as u32 - self.blocks.free.len,
             blocks_max: self.blocks.max,
@@ -145,15 +146,15 @@ impl Core {
             host_frames_used: self.host.classes.iter().map(|c| c.used).sum(),
             host_frames_quarantined: host.quarantined.frames,
             host,
-            nvme_slots: self.disk.granted,
-            nvme_slots_used: self.disk.used,
-            nvme_slots_index_only: self.disk.index_only,
-            nvme_slots_awaiting_erasure: self.disk.awaiting_erasure,
-            nvme_slots_bad: self.disk.bad,
-            nvme_slot_bytes: self.slot_bytes,
+            nvme_slots: self.disk.usable() + bad,
+            nvme_slots_used: used,
+            nvme_slots_index_only: index_only,
+            nvme_slots_awaiting_erasure: awaiting_erasure,
+            nvme_slots_bad: bad,
+            nvme_slot_bytes: self.disk.slot_bytes(),
             planes: self.geo.planes.len() as u32,
-            transfers: self.transfers.in_flight(),
-            log_requests: self.log_requests.in_flight(),
+            transfers: self.disk.transfers_in_flight(),
+            log_requests: self.disk.log_requests_in_flight(),
             persisting: self.blocks.to_write_count() + self.blocks.to_record.len,
             tier0_frames,
             tier0_frames_used: tier0_frames - tier0.free.frames,

@@ -53,7 +53,7 @@ impl Core {
             let b = match copy {
                 ShardCopy::End => break,
                 ShardCopy::IndexOnly(_) => {
-                    status.bytes.nvme += self.slot_bytes;
+                    status.bytes.nvme += self.disk.slot_bytes();
                     continue;
                 }
                 ShardCopy::Block(b) => b,

@@ -246,6 +246,6 @@ impl Core {
     fn is_on_the_way(&self, b: BlockId) -> bool {
         self.has_nvme()
             && !matches!(self.blocks[b].persist, PersistState::No | PersistState::Erase)
-            && self.disk_failing().is_none()
+            && self.disk.failing().is_none()
     }
 }

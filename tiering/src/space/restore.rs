@@ -53,7 +53,7 @@ impl Core {
             return Err(Error::Slab { slab, why: "the space has no NVMe tier" });
         }
         self.disk.grant(slab, slots, disk, generation)?;
-        self.write_budget.recovered();
+        self.disk.empty_budget();
         // Request host memory now, so that the first hit does not wait for the grant, the mapping and the registration with the
         // disk.
         for class in 0..self.geo.classes.len() as u8 {

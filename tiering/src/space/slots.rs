@@ -1,17 +1,10 @@
 //! NVMe slots for blocks: allocation, and the return of slabs to the node.
 
 use super::Core;
-use crate::api::{Action, BlockId, NONE, Status};
-use crate::disk::{Choice, choose};
+use crate::api::{Action, BlockId, NONE};
+use crate::disk::Choice;
 use crate::error::Error;
 use crate::mutants::{self, Mutant};
-
-/// Consecutive failed writes, over all slots, after which the disk counts as failing; about 0.1 s.
-const FAILING: u8 = 8;
-/// When slots run out, one in [`BATCH_PART`] of them is freed at once, at most [`BATCH_MAX`], because the erasure of their log
-/// records takes time.
-const BATCH_PART: u32 = 64;
-const BATCH_MAX: u32 = 16;
 
 impl Core {
     /// Return whether there is a tier below host.
@@ -26,34 +19,16 @@ impl Core {
 
     /// Ask the node for NVMe space, preferably on a given disk. Return true while an answer is pending.
     fn ask_disk_on(&mut self, disk: Option<u16>) -> bool {
-        if !self.disk.asked && self.may_grow() {
-            (self.disk.asked, self.disk.asked_for) = (true, disk);
+        if self.disk.ask(disk, self.cfg.limits.nvme_bytes_max) {
             self.actions_out.push_back(Action::NeedDisk { disk: disk.unwrap_or(u16::MAX) });
         }
-        self.disk.asked
-    }
-
-    /// Return whether the node may have more space for this core.
-    fn may_grow(&self) -> bool {
-        let granted = u64::from(self.disk.granted) * self.slot_bytes;
-        !self.disk.refused && granted + self.slot_bytes <= self.cfg.limits.nvme_bytes_max
-    }
-
-    /// Return the failure status if no write, or no erasure of slots to be reused, has succeeded for long. No slot is committed to
-    /// new requests then.
-    pub(crate) fn disk_failing(&self) -> Option<Status> {
-        (self.disk.write_fails >= FAILING || self.log.is_stuck()).then_some(self.disk.failed_with)
-    }
-
-    /// Return whether slots will become free without further action: an answer of the node or erasures are pending.
-    pub(crate) fn slots_to_come(&self) -> bool {
-        self.disk.asked || self.disk.awaiting_erasure > 0 && !self.log.is_stuck()
+        self.disk.is_asked()
     }
 
     /// Fail the session's requests that wait for a host frame, if the disk fails and nothing in flight can free one.
     pub(crate) fn give_up_on_disk(&mut self, s: u16) {
-        let Some(status) = self.disk_failing() else { return };
-        if self.sessions[usize::from(s)].jobs.any() || self.transfers.in_flight() > self.transfers.writes {
+        let Some(status) = self.disk.failing() else { return };
+        if self.sessions[usize::from(s)].jobs.any() || self.disk.is_reading() {
             return;
         }
         let full = |core: &Core, class: u8| {
@@ -79,32 +54,21 @@ impl Core {
     }
 
     pub(crate) fn disk_granted(&mut self, slab: u32, slots: u32, disk: u16, generation: u32) -> Result<(), Error> {
-        if !self.disk.asked {
-            return Err(Error::Slab { slab, why: "grant was not requested" });
-        }
-        self.disk.grant(slab, slots, disk, generation)?;
-        self.disk.asked = false;
-        if let Some(wanted) = self.disk.asked_for.take().filter(|&wanted| wanted != disk) {
-            self.disk.set_full(Some(wanted));
-        }
+        self.disk.grant_asked(slab, slots, disk, generation)?;
         self.wake_all();
         self.wake_disk();
         Ok(())
     }
 
     pub(crate) fn disk_refused(&mut self) -> Result<(), Error> {
-        if !self.disk.asked {
-            return Err(Error::Slab { slab: NONE, why: "refusal of a grant that was not requested" });
-        }
-        (self.disk.asked, self.disk.asked_for) = (false, None);
-        self.disk.refused = true;
+        self.disk.refuse()?;
         self.wake_all();
         self.wake_disk();
         Ok(())
     }
 
     /// Return true if the block has a slot, or allocate one. If no slot is free, evict unreferenced entries, least recently used
-    /// first. Their slots are free at once or after the erasure of their records (see [`Core::slots_to_come`]). `urgent`: a
+    /// first. Their slots are free at once or after the erasure of their records (see [`DiskTier::slots_to_come`](crate::disk::DiskTier::slots_to_come)). `urgent`: a
     /// caller waits for the block's host frames.
     pub(crate) fn give_slot(&mut self, b: BlockId, urgent: bool) -> bool {
         if self.blocks[b].slot != NONE {
@@ -114,17 +78,13 @@ impl Core {
             if self.ask_disk() {
                 return false;
             }
-            let wanted = (self.disk.usable() / BATCH_PART).clamp(1, BATCH_MAX);
-            while self.blocks[b].live()
-                && self.disk.free_slots() + self.disk.awaiting_erasure < wanted
-                && self.drop_for_slot()
-            {}
+            while self.blocks[b].live() && self.disk.lacks_slots() && self.drop_for_slot() {}
             if !self.blocks[b].live() {
                 // The block itself belonged to an evicted entry.
                 return false;
             }
         }
-        let disk = match choose(self.preferred_disk(b), self.disk.standings(), self.may_grow(), urgent) {
+        let disk = match self.disk.choose(self.preferred_disk(b), self.cfg.limits.nvme_bytes_max, urgent) {
             Choice::On(disk) => disk,
             Choice::Overflow(disk) => {
                 self.counters.chains_overflowed += 1;
@@ -219,9 +179,8 @@ impl Core {
         if self.sessions.iter().any(|s| !s.ops.admission.is_empty()) {
             return;
         }
-        let committed = (self.blocks.referred + self.blocks.promised).saturating_sub(self.disk.used);
-        if let Some(slab) = self.disk.idle_slab(committed.max(self.disk.granted / 10)) {
-            self.disk.remove(slab);
+        let committed = (self.blocks.referred + self.blocks.promised).saturating_sub(self.disk.used());
+        if let Some(slab) = self.disk.return_slab(committed) {
             self.actions_out.push_back(Action::ReturnDisk { slab });
         }
     }
@@ -229,16 +188,13 @@ impl Core {
     /// Above the high watermark, evict stored unreferenced entries, least recently used first, down to the low watermark.
     pub(crate) fn trim_disk(&mut self) {
         let policy = self.cfg.policy;
-        let limit = match self.disk.refused {
-            true => u64::from(self.disk.usable()),
-            false => self.cfg.limits.nvme_bytes_max / self.slot_bytes,
-        };
+        let limit = self.disk.slots_max(self.cfg.limits.nvme_bytes_max);
         let high = u128::from(limit) * u128::from(policy.nvme_high_percent) / 100;
         let low = u128::from(limit) * u128::from(policy.nvme_low_percent) / 100;
-        if high == 0 || u128::from(self.disk.used) < high {
+        if high == 0 || u128::from(self.disk.used()) < high {
             return;
         }
-        while u128::from(self.disk.used) > low && self.drop_stored_entry() {
+        while u128::from(self.disk.used()) > low && self.drop_stored_entry() {
             self.counters.nvme_drops += 1;
         }
     }

@@ -8,34 +8,21 @@ use super::Core;
 use crate::actions::{ActionBuf, LIST_MAX};
 use crate::api::{Action, BlockId, Cause, IoClass, IoKind, NONE, Status};
 use crate::counters::Reason;
-use crate::disk::Transfer;
+use crate::disk::{IO_TRIES, Transfer};
 use crate::error::Error;
 use crate::lists::List;
 use crate::mutants::{self, Mutant};
 use crate::pages::HostOn;
-use crate::plan::IO_TRIES;
 
 /// Words per page in a transfer's list.
 const WORDS: usize = 3;
 /// Maximum pages of one transfer, limited by the list.
 pub(crate) const IO_PAGES_MAX: usize = LIST_MAX / WORDS;
-/// Delay before the next transfer of a kind after a failure, in microseconds; doubled with each consecutive failure.
-const RETRY_US: u64 = 500;
-/// Maximum of that delay, so that a recovered disk is detected within a second.
-const RETRY_MAX_US: u64 = 1_000_000;
-/// Maximum slots given up without a successful write in between.
-const SUSPECTS_MAX: u8 = 2;
 
 impl Core {
     /// Return whether a transfer of that class can start now. A quarter of the transfers is reserved for demand reads.
     pub(crate) fn can_move(&mut self, class: IoClass, buf: &ActionBuf) -> bool {
-        let max = self.cfg.limits.ios_max;
-        let spared = if class == IoClass::Demand { 0 } else { max / 4 };
-        if self.transfers.free() <= spared {
-            self.io_wanted = true;
-            return false;
-        }
-        buf.room() > 0 && buf.words_room() >= self.words_of_block()
+        self.disk.may_transfer(class) && buf.room() > 0 && buf.words_room() >= self.words_of_block()
     }
 
     /// Return the words of a transfer of a whole block.
@@ -59,13 +46,11 @@ impl Core {
             buf.push_word(place.slot);
         }
         self.add_in_flight(b);
-        if kind == IoKind::Read {
-            self.disk_link.begin(self.now, self.bytes_of(&frames));
-        }
-        let transfer = Transfer { kind, class, reason, block: b, frames, sent_us: self.now, ..Transfer::default() };
-        let id = self.transfers.launch(transfer);
+        let bytes = if kind == IoKind::Read { self.bytes_of(&frames) } else { 0 };
+        let transfer = Transfer::new((kind, class, reason), b, frames, self.now);
+        let (id, at) = self.disk.start_transfer(transfer, self.blocks[b].slot, bytes);
         let list = (start, buf.list_start() - start);
-        let action = Action::Io { id, kind, class, at: self.disk.location(self.blocks[b].slot), list };
+        let action = Action::Io { id, kind, class, at, list };
         self.trace.fold(&action, buf.list(list));
         buf.push(action);
     }
@@ -80,27 +65,25 @@ impl Core {
     /// Raise the urgency of the read of a page that a caller waits for.
     pub(crate) fn urge(&mut self, page: u32, class: IoClass, buf: &mut ActionBuf) {
         // Callers poll; usually all reads in flight are urgent already.
-        if !self.transfers.any_lazy() {
+        if !self.disk.has_lazy_reads() {
             return;
         }
         let b = self.geo.block_of(page);
-        let reads = |t: &Transfer, core: &Core| {
-            let moves = |at: u32| core.host.recs[at as usize].page == page;
-            t.live && t.kind == IoKind::Read && t.block == b && t.frames.iter(&core.host.recs).any(moves)
-        };
-        let Some(at) = self.transfers.recs.iter().position(|t| reads(t, self)) else { return };
-        if buf.room() > 0 && self.transfers.urge(at as u32, class) {
+        let host = &self.host;
+        let reads_page =
+            |t: &Transfer| t.block == b && t.frames.iter(&host.recs).any(|at| host.recs[at as usize].page == page);
+        if buf.room() > 0
+            && let Some(id) = self.disk.urge(class, reads_page)
+        {
             self.counters.prefetch_late += 1;
-            let id = self.transfers.id(at as u32);
             self.emit(Action::Urge { id, class }, &[], buf);
         }
     }
 
     /// Process the end of a transfer.
     pub(crate) fn io_done(&mut self, id: u32, status: Status, bad: &[u32]) -> Result<(), Error> {
-        let Some(at) = self.transfers.slot_of(id) else { return Err(Error::Transfer { id }) };
-        let transfer = self.transfers.release(at);
-        if std::mem::take(&mut self.io_wanted) {
+        let (transfer, is_awaited) = self.disk.end_transfer(id)?;
+        if is_awaited {
             self.wake_all();
         }
         self.wake_disk();
@@ -123,33 +106,13 @@ impl Core {
 
     /// Continue after the delays that follow failures, where they have ended.
     pub(crate) fn transfers_due(&mut self) {
-        for at in [self.log.record_at, self.log.erase_at] {
-            match at <= self.now {
-                true => self.disk_woken |= self.has_nvme(),
-                false => self.set_timer(at),
-            }
+        let (reads, next) = self.disk.end_pauses(self.now);
+        if let Some(at) = next {
+            self.set_timer(at);
         }
-        for (at, read) in [(self.disk.read_at, true), (self.disk.write_at, false)] {
-            match at <= self.now {
-                _ if at == 0 => {}
-                true if read => {
-                    self.disk.read_at = 0;
-                    self.wake_all();
-                }
-                true => {
-                    self.disk.write_at = 0;
-                    self.wake_disk();
-                }
-                false => self.set_timer(at),
-            }
+        if reads {
+            self.wake_all();
         }
-    }
-
-    /// Return when transfers may start again after `fails` consecutive failures, in microseconds.
-    pub(crate) fn after_failures(&mut self, fails: u8) -> u64 {
-        let at = self.now.saturating_add((RETRY_US << fails.min(16)).min(RETRY_MAX_US));
-        self.set_timer(at);
-        at
     }
 
     fn pages_written(&mut self, transfer: Transfer, status: Status, bad: &[u32]) {
@@ -188,19 +151,16 @@ impl Core {
             return self.wake_readers(b);
         }
         if status == Status::Ok {
-            (self.disk.write_fails, self.disk.suspects, self.blocks[b].write_fails) = (0, 0, 0);
+            self.disk.write_succeeded();
+            self.blocks[b].write_fails = 0;
             return;
         }
-        if transfer.sent_us >= self.disk.write_failed_us {
-            self.disk.write_fails = self.disk.write_fails.saturating_add(1);
-            self.disk.write_failed_us = self.now.max(1);
-        }
-        self.disk.failed_with = if status == Status::NoSpace { status } else { Status::Io };
-        if let Some(status) = self.disk_failing() {
+        let retry_at = self.disk.write_failed(transfer.sent_us, status, self.now);
+        self.set_timer(retry_at);
+        if let Some(status) = self.disk.failing() {
             self.fail_publishes(status);
             self.wake_all();
         }
-        self.disk.write_at = self.after_failures(self.disk.write_fails);
         if status == Status::Io {
             self.blocks[b].write_fails = self.blocks[b].write_fails.saturating_add(1);
             self.suspect_slot(b);
@@ -211,31 +171,27 @@ impl Core {
     /// then retire only a few.
     fn suspect_slot(&mut self, b: BlockId) {
         let fails = self.blocks[b].write_fails;
-        let others_work = self.disk.write_fails < fails;
-        if fails < IO_TRIES
-            || !self.blocks[b].live()
-            || self.is_slot_gone(b)
-            || !others_work && self.disk.suspects >= SUSPECTS_MAX
-        {
+        if fails < IO_TRIES || !self.blocks[b].live() || self.is_slot_gone(b) || !self.disk.may_suspect(fails) {
             return;
         }
         if self.retire_slot(b) {
             self.blocks[b].write_fails = 0;
-            self.disk.suspects += u8::from(!others_work);
+            self.disk.count_suspect(fails);
         }
     }
 
     fn pages_read(&mut self, transfer: Transfer, status: Status, bad: &[u32]) {
         let ok = status == Status::Ok || status == Status::Io && mutants::on(Mutant::FailedReadIsSuccess);
         match status {
-            Status::Ok => self.disk.read_fails = 0,
+            Status::Ok => self.disk.read_succeeded(),
             _ => {
-                self.disk.read_fails = self.disk.read_fails.saturating_add(1);
-                self.disk.read_at = self.after_failures(self.disk.read_fails);
+                let retry_at = self.disk.read_failed(self.now);
+                self.set_timer(retry_at);
             }
         }
         let mut frames = transfer.frames;
-        self.disk_link.end(self.now, self.bytes_of(&frames), ok);
+        let bytes = self.bytes_of(&frames);
+        self.disk.measure_read(self.now, bytes, ok);
         while let Some(at) = frames.pop_front(&mut self.host.recs) {
             let page = self.host.recs[at as usize].page;
             self.host.recs[at as usize].on = HostOn::Nothing;

@@ -20,7 +20,6 @@ mod scores;
 mod send;
 mod track;
 
-pub(crate) use quota::Link;
 pub(crate) use scores::Scores;
 pub(crate) use track::Prediction;
 pub(super) use track::burst_frames;

@@ -134,7 +134,7 @@ impl Core {
             there += usize::from(frame != NONE);
         }
         p.there.truncate(there);
-        let on_disk = self.disk.used > 0;
+        let on_disk = self.disk.used() > 0;
         for place in p.order[..reach].iter().map(|rank| rank.place()) {
             let score = p.scores[place];
             if p.shown_in[place] != NONE || score < least || score == f32::NEG_INFINITY {
@@ -251,7 +251,7 @@ impl Core {
     /// Queue reads for the missing pages that are only on disk, the best first. No other pages are read, because that would delay
     /// the reads of later planes. Keep the pages in host in `wanted`.
     fn grant_reads(&mut self, s: u16, (seq, plane, step): (SeqId, u16, u64), p: &mut Prefetch) {
-        if self.disk.used == 0 {
+        if self.disk.used() == 0 {
             return;
         }
         p.wanted.retain(|&(index, _)| {

@@ -205,14 +205,14 @@ impl Core {
     /// Read the next blocks that are only on NVMe into host, whole, as far as host frames are free. Return the result for the first
     /// one.
     fn read_blocks(&mut self, s: u16, at: usize, looks: &mut u32, buf: &mut ActionBuf) -> Fetch {
-        if self.disk.used == 0 {
+        if self.disk.used() == 0 {
             return Fetch::UnderWay;
         }
         let planes = (0, self.geo.planes.len() as u16);
         let want = Want { class: IoClass::Prefetch, reason: Reason::Scheduled, take: Take::Spare, planes };
         let mut first = None;
-        let scheduled = |t: &&crate::disk::Transfer| t.live && t.kind == IoKind::Read && t.reason == Reason::Scheduled;
-        let mut in_flight = self.transfers.recs.iter().filter(scheduled).count();
+        let scheduled = |t: &&crate::disk::Transfer| t.kind == IoKind::Read && t.reason == Reason::Scheduled;
+        let mut in_flight = self.disk.transfers().filter(scheduled).count();
         loop {
             let prefetch = self.sessions[usize::from(s)].scheduled.list[at];
             // If blocks were read too far ahead, the last ones would evict the next ones to load from host.
@@ -236,7 +236,7 @@ impl Core {
             let fetch = match in_flight < BLOCKS_AHEAD {
                 true => self.read_in(page, want, buf),
                 false => {
-                    self.io_wanted = true;
+                    self.disk.want_transfer();
                     Fetch::Later
                 }
             };

@@ -223,7 +223,7 @@ impl Core {
             }
         }
         let session = &mut self.sessions[usize::from(s)];
-        let rates = (session.link.rate, self.disk_link.rate);
+        let rates = (session.link.rate, self.disk.read_rate());
         let (mut end, mut timer, mut begins) = (u64::MAX, u64::MAX, false);
         for prefetch in session.scheduled.list.iter_mut().rev().filter(|prefetch| !prefetch.advised) {
             timer = timer.min(prefetch.due_us.saturating_add(GRACE_US));

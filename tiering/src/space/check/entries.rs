@@ -2,11 +2,11 @@
 
 use super::{Core, ensure};
 use crate::api::NONE;
-use crate::disk::{LogRequestKind, Logged, Place};
+use crate::disk::{Logged, Place};
 use crate::pages::{Listed, PersistState, ShardCopy};
 use crate::requests::Phase;
 use crate::sessions::Life;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 impl Core {
     /// Check that each entry is found by its hash, has the shard copies that it counts, and is in the right list.
@@ -50,7 +50,8 @@ impl Core {
             let above = self.index.recs.get(entry.parent as usize).map(|p| p.listed());
             ensure!(entry.parent == NONE || above.is_some_and(|l| l != Listed::Free), "entry {c} has no parent");
         }
-        ensure!(index_only == self.disk.index_only, "index-only slots: {}, counted {index_only}", self.disk.index_only);
+        let kept = self.disk.counts()[2];
+        ensure!(index_only == kept, "index-only slots: {kept}, counted {index_only}");
         let of_entries = self.blocks.recs.iter().filter(|b| b.entry != NONE).count();
         ensure!(of_entries == published, "{of_entries} blocks are published, {published} are shard copies");
         let lists = (self.index.order.idle.len(), self.index.order.index_only.len());
@@ -155,50 +156,10 @@ impl Core {
                 let copy = if op.use_pos > 0 { None } else { self.copy_of(op.at, s.shard).and_then(ShardCopy::block) };
                 let told = op.use_pos > 0 || copy.is_some_and(|b| self.blocks[b].waited);
                 ensure!(told, "a publish waits for entry {}, which has no waiting block", op.at);
-                let flush = self.log.flush_wanted || self.log.flushing;
+                let flush = self.disk.has_flush();
                 ensure!(op.use_pos == 0 || flush, "a publish waits for flush {}, which is not scheduled", op.use_pos);
             }
         }
-        Ok(())
-    }
-
-    /// Check slots with log requests in flight, and slots awaiting erasure.
-    pub(super) fn check_log_requests(&self) -> Result<(), String> {
-        let mut in_flight: BTreeMap<u32, LogRequestKind> = BTreeMap::new();
-        for request in self.log_requests.live().filter(|n| n.kind != LogRequestKind::Flush) {
-            ensure!(
-                in_flight.insert(request.slot, request.kind).is_none(),
-                "two log requests for slot {}",
-                request.slot
-            );
-        }
-        let flushes = self.log_requests.live().filter(|n| n.kind == LogRequestKind::Flush).count();
-        ensure!(flushes == usize::from(self.log.flushing), "{flushes} flushes in flight");
-        let (mut queued, mut gone) = (0, false);
-        for at in self.disk.all() {
-            let (place, logged) = (self.disk.place(at), self.disk.logged(at));
-            gone |= place == Place::Gone;
-            if place == Place::Gone {
-                continue;
-            }
-            let want = match logged {
-                Logged::Recording | Logged::RecordingStale => Some(LogRequestKind::Record),
-                Logged::Erasing => Some(LogRequestKind::Erase),
-                Logged::No | Logged::Recorded | Logged::Stale => None,
-            };
-            ensure!(in_flight.get(&at).copied() == want, "slot {at} is {logged:?}, in flight {:?}", in_flight.get(&at));
-            let nobodys = matches!(place, Place::AwaitingErasure | Place::Bad);
-            queued += u32::from(nobodys && logged == Logged::Stale);
-            let fits = match place {
-                Place::Free => logged == Logged::No,
-                Place::AwaitingErasure => !matches!(logged, Logged::No | Logged::Recording | Logged::Recorded),
-                Place::Bad => !matches!(logged, Logged::Recording | Logged::Recorded),
-                _ => true,
-            };
-            ensure!(fits, "slot {at} is {place:?} and {logged:?}");
-        }
-        let listed = self.disk.count().1;
-        ensure!(listed == queued || gone && listed > queued, "slots to erase: {listed} queued, counted {queued}");
         Ok(())
     }
 }

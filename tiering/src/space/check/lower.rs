@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 
 impl Core {
     pub(super) fn check_transfers(&self, seen: &mut Seen) -> Result<(), String> {
-        let mut writes = 0;
-        for (i, t) in self.transfers.recs.iter().enumerate().filter(|(_, t)| t.live) {
+        for (i, t) in self.disk.transfers().enumerate() {
             *seen.in_flight.entry(t.block).or_default() += 1;
             ensure!(self.blocks[t.block].slot != NONE, "transfer {i}: block {} has no slot", t.block);
             ensure!(!t.frames.is_empty(), "transfer {i} has no frames");
@@ -23,9 +22,7 @@ impl Core {
                 let pages = if t.kind == IoKind::Read { &mut seen.reading } else { &mut seen.writing };
                 ensure!(pages.insert(at, rec.page).is_none(), "host frame {at} is in two transfers");
             }
-            writes += u32::from(t.kind == IoKind::Write);
         }
-        ensure!(writes == self.transfers.writes, "writes in flight: {}, counted {writes}", self.transfers.writes);
         Ok(())
     }
 
@@ -171,7 +168,7 @@ impl Core {
             let place = self.disk.place(block.slot);
             used += u32::from(place == Place::Block);
             ensure!(matches!(place, Place::Block | Place::Gone), "slot {} of block {b} is {place:?}", block.slot);
-            let moves = self.transfers.recs.iter().any(|t| t.live && t.block == b);
+            let moves = self.disk.moves_block(b);
             ensure!(place == Place::Block || moves || !block.live(), "block {b} has a slot on a lost disk");
             ensure!(self.disk.owner(block.slot) == b, "slot {} is not owned by block {b}", block.slot);
             let keeps = !matches!(block.state, BlockState::Free | BlockState::Dropping);
@@ -179,10 +176,9 @@ impl Core {
             let stale = block.state == BlockState::Unsealed && !block.parked && on_disk;
             ensure!(!stale || self.resuming(b), "block {b} is being filled and has pages on disk");
         }
-        let (of_blocks, kept) = (self.disk.used - self.disk.index_only, self.disk.kept());
+        let [_, all, index_only, ..] = self.disk.counts();
+        let of_blocks = all - index_only;
         ensure!(used == of_blocks, "slots of blocks: {of_blocks}, counted {used}");
-        let counted = self.disk.count().0;
-        ensure!(counted == kept, "slots free, used, index-only, awaiting erasure, bad: {kept:?}, counted {counted:?}");
         Ok(())
     }
 

@@ -6,19 +6,11 @@ mod lower;
 use super::Core;
 use crate::api::NONE;
 use crate::counters::Reason;
+use crate::error::ensure;
 use crate::pages::{Block, BlockState, FrameState, On};
 use crate::requests::{Phase, Work};
 use crate::sessions::{JobRec, Life, Task};
 use std::collections::BTreeMap;
-
-macro_rules! ensure {
-    ($cond:expr, $($what:tt)*) => {
-        if !$cond {
-            return Err(format!($($what)*));
-        }
-    };
-}
-use ensure;
 
 /// Results of a full count, to compare with the counters.
 #[derive(Default)]
@@ -69,7 +61,7 @@ impl Core {
         self.check_disk()?;
         self.check_entries()?;
         self.check_persisting()?;
-        self.check_log_requests()?;
+        self.disk.check()?;
         self.check_committed()
     }
 
