@@ -192,10 +192,10 @@ impl Core {
             self.host_freed();
         }
         self.settle_page(job.page);
-        if self.has_nvme() {
+        if self.disk.exists() {
             // Requests that waited for this frame check again: it can now be written back or evicted.
             self.host_freed();
-            self.wake_disk();
+            self.disk.wake();
         }
     }
 
@@ -250,7 +250,7 @@ impl Core {
             }
             at = prev;
         }
-        self.wake_disk();
+        self.disk.wake();
         self.host_freed(); // blocks that NVMe refused may be evicted from now on
         self.keep_failed(s, op);
         let rec = self.sessions[usize::from(s)].ops[op];

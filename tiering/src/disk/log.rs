@@ -41,6 +41,7 @@ impl DiskTier {
     /// Want a flush that starts from now on: one in progress may have started too early. Return its number.
     pub fn want_flush(&mut self) -> u64 {
         self.log.flush_wanted = true;
+        self.wake();
         self.log.flushes + 1
     }
 
@@ -113,13 +114,28 @@ impl DiskTier {
     /// # Errors
     /// [`Error::LogRequest`] if no request with that id is in flight.
     pub fn end_log_request(&mut self, id: u32) -> Result<LogRequest, Error> {
-        self.log_requests.release(id).ok_or(Error::LogRequest { id })
+        let request = self.log_requests.release(id).ok_or(Error::LogRequest { id })?;
+        self.wake();
+        Ok(request)
     }
 
     /// End the flush in flight. Return its number.
     pub fn end_flush(&mut self) -> u64 {
         self.log.flushing = false;
         self.log.flushes
+    }
+
+    /// End the record in flight of a slot: `nothing` was written, or it is stale until [`DiskTier::validate_record`]. Return whether it
+    /// was not stale before.
+    pub fn end_record(&mut self, at: u32, nothing: bool) -> bool {
+        let counts = self.logged(at) == Logged::Recording;
+        self.set_logged(at, if nothing { Logged::No } else { Logged::Stale });
+        counts
+    }
+
+    /// The erasure of a block's stale record failed: it may still exist.
+    pub fn keep_record(&mut self, at: u32) {
+        self.set_logged(at, Logged::Stale);
     }
 
     /// Count a record that ended. If it failed, return when records may start again.

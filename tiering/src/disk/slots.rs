@@ -185,6 +185,7 @@ impl DiskTier {
             return Err(Error::Slab { slab, why: "grant was not requested" });
         }
         self.grant(slab, slots, disk, generation)?;
+        self.wake();
         self.asked = false;
         if let Some(wanted) = self.asked_for.take() {
             let full = self.groups.iter_mut().filter(|group| wanted != disk && group.disk == wanted);
@@ -202,6 +203,7 @@ impl DiskTier {
             return Err(Error::Slab { slab: NONE, why: "refusal of a grant that was not requested" });
         }
         (self.asked_for, self.refused) = (None, true);
+        self.wake();
         Ok(())
     }
 
@@ -286,7 +288,7 @@ impl DiskTier {
         LOGGED[usize::from(self.states[at as usize] >> (SHARD_BITS + 3) & 7)]
     }
 
-    pub fn set_logged(&mut self, at: u32, logged: Logged) {
+    pub(super) fn set_logged(&mut self, at: u32, logged: Logged) {
         let state = &mut self.states[at as usize];
         *state = *state & !(7 << (SHARD_BITS + 3)) | (logged as u16) << (SHARD_BITS + 3);
     }
@@ -408,6 +410,7 @@ impl DiskTier {
     /// Release a slot that has no owner any more and that no transfer names. It becomes free at once, or when its log record is
     /// erased.
     pub fn release(&mut self, at: u32) {
+        self.wake();
         match self.place(at) {
             Place::IndexOnly => self.index_only -= 1,
             // Its owner released it after the disk had gone.
@@ -420,9 +423,8 @@ impl DiskTier {
         self.owners[at as usize] = NONE;
         match self.logged(at) {
             Logged::No => self.unlog(at),
-            Logged::Recorded | Logged::Stale => self.ask_erase(at),
-            Logged::Recording => self.set_logged(at, Logged::RecordingStale),
-            Logged::RecordingStale | Logged::Erasing => {}
+            _ if self.disown_record(at) => self.ask_erase(at),
+            _ => {}
         }
     }
 
@@ -435,11 +437,38 @@ impl DiskTier {
         self.bad += 1;
         self.set_place(at, Place::Bad);
         self.owners[at as usize] = NONE;
+        if self.disown_record(at) {
+            self.ask_erase(at);
+        }
+    }
+
+    /// Take note that the block of a slot's record is not cached any more. Return whether the record is to be erased now.
+    pub fn disown_record(&mut self, at: u32) -> bool {
         match self.logged(at) {
-            Logged::Recorded | Logged::Stale => self.ask_erase(at),
+            Logged::Recorded | Logged::Stale => self.set_logged(at, Logged::Stale),
             Logged::Recording => self.set_logged(at, Logged::RecordingStale),
             Logged::No | Logged::RecordingStale | Logged::Erasing => {}
         }
+        self.logged(at) == Logged::Stale
+    }
+
+    /// Invalidate a slot's record, or the one in flight. Return whether there was one.
+    pub fn invalidate_record(&mut self, at: u32) -> bool {
+        let counts = matches!(self.logged(at), Logged::Recorded | Logged::Recording);
+        if counts {
+            self.disown_record(at);
+        }
+        counts
+    }
+
+    /// Return whether a slot has a valid record.
+    pub fn is_recorded(&self, at: u32) -> bool {
+        self.logged(at) == Logged::Recorded && self.place(at) != Place::Gone
+    }
+
+    /// A slot's record is valid: it is in the log, and all ancestors are recorded too.
+    pub fn validate_record(&mut self, at: u32) {
+        self.set_logged(at, Logged::Recorded);
     }
 
     /// Queue the erasure of a slot's log record; the slot has no owner.

@@ -160,6 +160,7 @@ impl DiskTier {
     /// [`Error::Transfer`] if no transfer with that id is in flight.
     pub fn end_transfer(&mut self, id: u32) -> Result<(Transfer, bool), Error> {
         let at = self.transfers.slot_of(id).ok_or(Error::Transfer { id })?;
+        self.wake();
         Ok((self.transfers.release(at), std::mem::take(&mut self.transfer_wanted)))
     }
 

@@ -13,7 +13,7 @@ const CHAIN_MAX: u64 = 256;
 impl Core {
     /// Record a use of a block: published, computed again, or looked up. Shards use a block together, so only shard 0 counts.
     pub(crate) fn touch_entry(&mut self, hash: u128, shard: u16) {
-        if shard == 0 && self.has_nvme() && !self.admits_everything() {
+        if shard == 0 && self.disk.exists() && !self.admits_everything() {
             self.counters.second_uses += u64::from(self.disk.count_use(hash) == 1);
         }
     }
@@ -25,7 +25,7 @@ impl Core {
 
     /// Return whether a block and its ancestors may be written to NVMe. If so, start persisting them and reserve their bytes.
     pub(crate) fn admit_chain(&mut self, b: BlockId, why: Why) -> bool {
-        if !self.has_nvme() {
+        if !self.disk.exists() {
             return false;
         }
         let admitted = self.try_admit_chain(b, why);

@@ -130,10 +130,10 @@ impl Core {
             self.host_freed();
             self.counters.tier0_to_host.failed += u64::from(!ok);
         }
-        if self.has_nvme() {
+        if self.disk.exists() {
             // The page can now be written back to NVMe.
             self.host_freed();
-            self.wake_disk();
+            self.disk.wake();
         }
         self.settle_page(job.page);
         self.update_persist(self.geo.block_of(job.page));

@@ -41,8 +41,8 @@ impl Core {
         self.settle_host(page);
         if !add && self.host.mappings(at) == 0 {
             self.host_freed();
-            if self.has_nvme() {
-                self.wake_disk();
+            if self.disk.exists() {
+                self.disk.wake();
             }
         }
     }
@@ -77,7 +77,7 @@ impl Core {
     /// stream are excluded.
     fn mapped_quota(&self, class: u8) -> u64 {
         let h = &self.host.classes[usize::from(class)];
-        if !self.has_nvme() || self.disk.used() == 0 {
+        if !self.disk.exists() || self.disk.used() == 0 {
             return h.usable();
         }
         let scan = u64::from(self.cfg.policy.host_scan_frames).min(h.granted / 2).max(1);

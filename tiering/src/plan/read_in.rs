@@ -172,7 +172,7 @@ impl Core {
         match take {
             Take::Stream if u64::from(c.read_ahead_frames) < scan && self.evict_host(clean) => {
                 self.host.classes[usize::from(class)].short = true;
-                self.wake_disk();
+                self.disk.wake();
                 true
             }
             Take::Next => self.evict_host(clean) || self.evict_host(ahead),

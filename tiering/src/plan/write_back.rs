@@ -14,11 +14,6 @@ const SEARCH_MAX: u32 = 1 << 12;
 const PERSIST_MAX: u32 = 64;
 
 impl Core {
-    /// Schedule write-back: there may be pages to write, or free slots.
-    pub(crate) fn wake_disk(&mut self) {
-        self.disk.wake();
-    }
-
     /// Start writes for classes with too few host frames that are free or clean, or where a request found none. Return false if it
     /// stopped for lack of room in the buffer.
     pub(crate) fn issue_disk(&mut self, buf: &mut ActionBuf) -> bool {

@@ -251,7 +251,6 @@ impl Core {
         }
         // A flush in progress may have started too early.
         (rec.at, rec.use_pos) = (NONE, self.disk.want_flush());
-        self.wake_disk();
     }
 
     /// Complete the publishes that wait for flush `done`, which ended, or for an earlier one.

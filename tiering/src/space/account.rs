@@ -130,7 +130,7 @@ impl Core {
     /// Return whether `more` pages of a class fit into the granted memory. They belong to `blocks` new blocks beyond guarantees.
     pub(crate) fn fits_host(&self, class: u8, more: u64, blocks: u64) -> bool {
         let c = &self.host.classes[usize::from(class)];
-        let nothing = more == 0 && (blocks == 0 || !self.has_nvme());
+        let nothing = more == 0 && (blocks == 0 || !self.disk.exists());
         nothing || c.committed + more <= c.usable() || self.fits_on_disk(class, blocks)
     }
 
@@ -144,13 +144,13 @@ impl Core {
     /// Return true if more NVMe space could make a class fit: host memory is large enough to stream pages through.
     fn slots_would_help(&self, class: u8) -> bool {
         let stream = self.stream_frames(usize::from(class));
-        self.has_nvme() && self.disk.failing().is_none() && stream <= self.host.classes[usize::from(class)].usable()
+        self.disk.exists() && self.disk.failing().is_none() && stream <= self.host.classes[usize::from(class)].usable()
     }
 
     /// Return whether all referenced blocks and `more` new ones have a place: a slot on NVMe, or all their pages of the class in
     /// host beside the frames through which the others stream.
     fn fits_on_disk(&self, class: u8, more: u64) -> bool {
-        if !self.has_nvme() || more > 0 && self.disk.failing().is_some() {
+        if !self.disk.exists() || more > 0 && self.disk.failing().is_some() {
             return false;
         }
         let planes = u64::from(self.geo.classes[usize::from(class)].planes);
@@ -205,7 +205,7 @@ impl Core {
         let room = self.disk.free_slots() > 0 || self.disk.slots_to_come();
         let some = self.disk.writes() + self.disk.log_requests_in_flight() + self.blocks.to_record.len > 0
             || room && self.blocks.to_write_count() > 0;
-        self.has_nvme() && some && self.disk.failing().is_none()
+        self.disk.exists() && some && self.disk.failing().is_none()
     }
 
     /// Count a block that was recorded or failed to be written. Retry the requests that wait for ids once enough ids can be free,

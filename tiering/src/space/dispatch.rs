@@ -181,7 +181,7 @@ impl Core {
         self.host.slab_bytes = self.host.slab_bytes.max(bytes);
         let c = &mut self.host.classes[usize::from(class)];
         (c.asked, c.refused, c.refusals) = (false, false, 0);
-        self.wake_disk();
+        self.disk.wake();
         self.wake_all();
         Ok(())
     }
@@ -193,7 +193,7 @@ impl Core {
         c.asked = false;
         (c.refused, c.ask_again_us) = (true, self.now.saturating_add(ASK_AGAIN_US));
         c.refusals = c.refusals.saturating_add(1);
-        self.wake_disk();
+        self.disk.wake();
         self.wake_all();
         Ok(())
     }
@@ -214,7 +214,7 @@ impl Core {
             self.disk.decide_again(self.now);
         }
         self.cfg.limits.host_bytes_max = host_bytes_max;
-        if self.has_nvme() {
+        if self.disk.exists() {
             // 0 would mean: no NVMe tier. One byte holds no slot either.
             self.cfg.limits.nvme_bytes_max = nvme_bytes_max.max(1);
         }
@@ -237,12 +237,12 @@ impl Core {
         self.expire_entries();
         self.trim_host();
         self.admit_refilled();
-        if self.has_nvme() {
+        if self.disk.exists() {
             self.disk.forget_refusals();
             self.trim_blocks();
             self.trim_disk();
             self.return_idle_disk();
-            self.wake_disk();
+            self.disk.wake();
         }
         self.wake_all();
     }

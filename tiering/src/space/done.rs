@@ -162,9 +162,9 @@ impl Core {
         let class = self.geo.class_of_page(page);
         self.host.classes[usize::from(class)].loading -= 1;
         self.settle_host(page);
-        if self.has_nvme() && self.pages[page as usize].loads == 0 {
+        if self.disk.exists() && self.pages[page as usize].loads == 0 {
             self.host_freed();
-            self.wake_disk();
+            self.disk.wake();
         }
     }
 

@@ -2,7 +2,6 @@
 
 use super::Core;
 use crate::api::{BlockId, Cause, NONE, Status};
-use crate::disk::Logged;
 use crate::mutants::{self, Mutant};
 use crate::pages::{Link, Listed, PersistState, ShardCopy};
 
@@ -107,7 +106,7 @@ impl Core {
             (self.geo.classes.iter().zip(&self.host.classes)).map(|(c, h)| h.granted * u64::from(c.stride)).sum();
         let refused = self.host.classes.iter().any(|h| h.refused);
         let host = if refused { granted } else { self.cfg.limits.host_bytes_max } / block_bytes / shards;
-        if !self.has_nvme() {
+        if !self.disk.exists() {
             return self.index.order.set_size(host, 0);
         }
         let slots = self.disk.slots_max(self.cfg.limits.nvme_bytes_max);
@@ -283,7 +282,7 @@ impl Core {
                 let next = self.copy_after(copy);
                 match copy {
                     ShardCopy::Block(b) => self.detach_block(b, leaf),
-                    ShardCopy::IndexOnly(at) => self.release_slot(at),
+                    ShardCopy::IndexOnly(at) => self.disk.release(at),
                     ShardCopy::End => {}
                 }
                 copy = next;
@@ -303,16 +302,9 @@ impl Core {
         if waited {
             self.end_publishes(c, self.blocks[b].shard, Status::NotAdmitted);
         }
-        if slot != NONE {
-            match self.disk.logged(slot) {
-                Logged::Recording => self.disk.set_logged(slot, Logged::RecordingStale),
-                Logged::Recorded | Logged::Stale => {
-                    self.disk.set_logged(slot, Logged::Stale);
-                    self.blocks.set_persist(b, PersistState::Erase);
-                    self.wake_disk();
-                }
-                Logged::No | Logged::RecordingStale | Logged::Erasing => {}
-            }
+        if slot != NONE && self.disk.disown_record(slot) {
+            self.blocks.set_persist(b, PersistState::Erase);
+            self.disk.wake();
         }
         if refs == 0 {
             self.die(b);

@@ -29,7 +29,7 @@ impl Core {
         self.host_freed();
         self.wake_all();
         self.wake_admission();
-        self.wake_disk();
+        self.disk.wake();
         Ok(())
     }
 
@@ -76,13 +76,8 @@ impl Core {
     /// Invalidate the block's record because its slot lacks a page that the record names.
     pub(crate) fn unrecord(&mut self, b: BlockId) {
         let at = self.blocks[b].slot;
-        if at == NONE || self.blocks[b].entry == NONE {
+        if at == NONE || self.blocks[b].entry == NONE || !self.disk.invalidate_record(at) {
             return;
-        }
-        match self.disk.logged(at) {
-            Logged::Recorded => self.disk.set_logged(at, Logged::Stale),
-            Logged::Recording => self.disk.set_logged(at, Logged::RecordingStale),
-            Logged::No | Logged::RecordingStale | Logged::Stale | Logged::Erasing => return,
         }
         self.unrecord_subtree(self.blocks[b].entry, self.blocks[b].shard);
         self.blocks.set_persist(b, PersistState::Waits);
@@ -105,10 +100,10 @@ impl Core {
             ShardCopy::Block(b) => self.blocks[b].slot,
             ShardCopy::IndexOnly(at) => at,
         };
-        if at == NONE || self.disk.logged(at) != Logged::Recorded || self.disk.place(at) == Place::Gone {
+        if at == NONE || !self.disk.is_recorded(at) {
             return false;
         }
-        self.disk.set_logged(at, Logged::Stale);
+        self.disk.invalidate_record(at);
         if let ShardCopy::Block(b) = copy {
             self.blocks.set_persist(b, PersistState::Waits);
             self.update_persist(b);

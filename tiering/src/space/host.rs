@@ -59,7 +59,7 @@ impl Core {
             // Do not evict cached pages or pages that are also in tier 0 before the node has answered.
             return None;
         }
-        if self.has_nvme() {
+        if self.disk.exists() {
             let [clean, ahead] = self.last_in_host(class);
             if self.evict_host_at_no_cost(class) || must && (self.evict_host(clean) || self.evict_host(ahead)) {
                 return self.host.alloc(class, page);
@@ -97,7 +97,7 @@ impl Core {
     /// Register a shortage: a caller waits for a host frame and none can be evicted. Return true if transfers in flight or
     /// write-back will make some frame evictable. Nothing else has to be evicted then.
     fn register_shortage(&mut self, class: u8) -> bool {
-        if !self.has_nvme() {
+        if !self.disk.exists() {
             return false;
         }
         self.disk.wake_again();
@@ -233,7 +233,7 @@ impl Core {
     /// Put the host frame of a page into the list where it belongs.
     pub(crate) fn settle_host(&mut self, page: u32) {
         let at = self.pages[page as usize].host;
-        if at != NONE && self.has_nvme() && self.host.recs[at as usize].on != HostOn::Moving {
+        if at != NONE && self.disk.exists() && self.host.recs[at as usize].on != HostOn::Moving {
             let on = self.host_list_of(page, at);
             if on == HostOn::NotAdmitted && self.host.recs[at as usize].on != on {
                 self.host.recs[at as usize].stamp = self.clock;
@@ -243,7 +243,7 @@ impl Core {
     }
 
     pub(crate) fn settle_hosts_of(&mut self, b: BlockId) {
-        if self.has_nvme() {
+        if self.disk.exists() {
             self.pages_of(b).for_each(|page| self.settle_host(page));
         }
     }
@@ -380,7 +380,7 @@ impl Core {
         // Leave the other classes the frames that they need to stream at all. A class that lacks this minimum itself does not
         // wait for them: two classes would wait for each other.
         let missing = |c: usize| self.stream_frames(c).saturating_sub(self.host.classes[c].granted) * stride(c);
-        let theirs: u64 = match self.has_nvme() && missing(usize::from(class)) == 0 {
+        let theirs: u64 = match self.disk.exists() && missing(usize::from(class)) == 0 {
             true => (0..self.geo.classes.len()).filter(|&c| c != usize::from(class)).map(missing).sum(),
             false => 0,
         };
@@ -405,7 +405,7 @@ impl Core {
         // Pages on NVMe return through host, now or soon. Keep enough frames for that, so that the memory need not be requested
         // again.
         let live = self.sessions.iter().any(|s| s.life == Life::Live);
-        let streams = self.has_nvme() && (live || spare == Spare::Tenth && self.disk.used() > 0);
+        let streams = self.disk.exists() && (live || spare == Spare::Tenth && self.disk.used() > 0);
         let stream = if streams { self.stream_frames(usize::from(class)) } else { 0 };
         let keep = committed.max(spare.of(c.granted)).max(stream);
         let Some(slab) = self.host.idle_slab(class, keep) else { return false };
@@ -444,7 +444,7 @@ impl Core {
         if u128::from(used) < high || high == 0 {
             return;
         }
-        if self.has_nvme() {
+        if self.disk.exists() {
             return self.demote_idle(used, u64::try_from(low).unwrap_or(u64::MAX));
         }
         let block_bytes: u64 = self.geo.classes.iter().map(|c| u64::from(c.stride) * u64::from(c.planes)).sum();

@@ -59,7 +59,7 @@ impl Core {
     /// [`EXAMINED_MAX`] others.
     fn find_droppable(&self, found: &mut [u32], may: fn(&Core, BlockId) -> bool) -> usize {
         let (mut count, mut passed) = (0, 0);
-        if !self.has_nvme() || found.is_empty() {
+        if !self.disk.exists() || found.is_empty() {
             return 0;
         }
         for c in self.index.idle() {

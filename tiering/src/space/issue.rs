@@ -161,7 +161,7 @@ impl Core {
         self.give_up_on_disk(s);
         // Requests may have become ready, and capacity may have changed.
         self.issue_ready(s, buf);
-        let room = buf.room() > 0 && (!self.has_nvme() || buf.words_room() >= self.words_of_block());
+        let room = buf.room() > 0 && (!self.disk.exists() || buf.words_room() >= self.words_of_block());
         self.flush_actions(buf) && walked && parks_done && room && self.sessions[usize::from(s)].ops.ready.is_empty()
     }
 

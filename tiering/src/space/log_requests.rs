@@ -3,14 +3,14 @@
 use super::Core;
 use crate::actions::ActionBuf;
 use crate::api::{Action, NONE, Status};
-use crate::disk::{IO_TRIES, LogRequest, LogRequestKind, Logged, Place};
+use crate::disk::{IO_TRIES, LogRequest, LogRequestKind, Place};
 use crate::error::Error;
 use crate::pages::{PersistState, words_of};
 
 impl Core {
     /// Send the log requests that are due. Return false if the buffer had no room for all.
     pub(crate) fn send_log_requests(&mut self, buf: &mut ActionBuf) -> bool {
-        if !self.has_nvme() {
+        if !self.disk.exists() {
             return true;
         }
         loop {
@@ -91,7 +91,6 @@ impl Core {
     /// Process the completion of a log request.
     pub(crate) fn log_done(&mut self, id: u32, status: Status) -> Result<(), Error> {
         let request = self.disk.end_log_request(id)?;
-        self.wake_disk();
         match request.kind {
             LogRequestKind::Flush => self.flushed(status),
             LogRequestKind::Record => self.record_done(request, status),
@@ -122,8 +121,7 @@ impl Core {
         }
         // A full log stored nothing. After any other failure the record may exist.
         let nothing = status == Status::NoSpace && request.fresh;
-        let counts = self.disk.logged(at) == Logged::Recording;
-        self.disk.set_logged(at, if nothing { Logged::No } else { Logged::Stale });
+        let counts = self.disk.end_record(at, nothing);
         if self.disk.place(at) != Place::Block {
             return match nothing {
                 true => self.slot_unlogged(at),
@@ -138,7 +136,7 @@ impl Core {
         } else if !counts {
             self.update_persist(b);
         } else if status == Status::Ok && self.parent_is_recorded(b) {
-            self.disk.set_logged(at, Logged::Recorded);
+            self.disk.validate_record(at);
             self.is_stored(b);
         } else if status == Status::Ok {
             // The parent's record failed meanwhile or comes later. Record this block again after it.
@@ -167,7 +165,7 @@ impl Core {
             Place::Gone => {}
             _ if status == Status::Ok => self.slot_unlogged(at),
             Place::Block => {
-                self.disk.set_logged(at, Logged::Stale);
+                self.disk.keep_record(at);
                 let b = self.disk.owner(at);
                 match self.blocks[b].entry == NONE {
                     true => self.blocks.set_persist(b, PersistState::Erase),

@@ -24,7 +24,7 @@ impl Core {
     /// Return whether the log has a valid record of the block's slot.
     pub(crate) fn is_recorded(&self, b: BlockId) -> bool {
         let at = self.blocks[b].slot;
-        at != NONE && self.disk.logged(at) == Logged::Recorded && self.disk.place(at) != Place::Gone
+        at != NONE && self.disk.is_recorded(at)
     }
 
     /// Start to persist a published block, and its ancestors before it, unless they are persisted. Return false if it is not
@@ -92,7 +92,7 @@ impl Core {
         let stage = self.stage_of(b);
         self.blocks.set_persist(b, stage);
         if matches!(stage, PersistState::Write | PersistState::Record) {
-            self.wake_disk();
+            self.disk.wake();
         }
     }
 
@@ -199,7 +199,7 @@ impl Core {
                 Some(ShardCopy::IndexOnly(at))
                     if self.disk.logged(at) == Logged::Stale && self.disk.place(at) == Place::IndexOnly =>
                 {
-                    self.disk.set_logged(at, Logged::Recorded);
+                    self.disk.validate_record(at);
                     counts = true;
                 }
                 Some(ShardCopy::Block(copy)) if self.blocks[copy].persist == PersistState::Waits => {

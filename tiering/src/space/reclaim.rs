@@ -124,7 +124,7 @@ impl Core {
         let frames = self.host.frames_of(slab);
         let class = self.host.class_of(frames.start);
         let c = &self.host.classes[usize::from(class)];
-        let streams = self.has_nvme() && self.sessions.iter().any(|s| s.life == Life::Live);
+        let streams = self.disk.exists() && self.sessions.iter().any(|s| s.life == Life::Live);
         let stream = if streams { self.stream_frames(usize::from(class)) } else { 0 };
         let left = c.usable().checked_sub(frames.len() as u64)?;
         if c.asked || left < c.committed.max(stream) {
@@ -185,7 +185,7 @@ impl Core {
             }
             (drain.next, drain.again_at) = (frames.start, self.now.saturating_add(AGAIN_US));
             self.set_timer(drain.again_at);
-            self.wake_disk();
+            self.disk.wake();
         }
         self.drain = Some(drain);
     }
@@ -202,7 +202,7 @@ impl Core {
         self.host.stop_draining(slab);
         self.drain = None;
         self.host_freed();
-        self.wake_disk();
+        self.disk.wake();
     }
 
     fn clear_frame(&mut self, at: u32, force: bool) -> Cleared {
@@ -244,7 +244,7 @@ impl Core {
 
     /// Return true if a write of the block to NVMe, or its record in the index log, is pending.
     fn is_on_the_way(&self, b: BlockId) -> bool {
-        self.has_nvme()
+        self.disk.exists()
             && !matches!(self.blocks[b].persist, PersistState::No | PersistState::Erase)
             && self.disk.failing().is_none()
     }

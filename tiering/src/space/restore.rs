@@ -49,7 +49,7 @@ impl Core {
     }
 
     pub(crate) fn disk_adopted(&mut self, slab: u32, slots: u32, disk: u16, generation: u32) -> Result<(), Error> {
-        if !self.has_nvme() {
+        if !self.disk.exists() {
             return Err(Error::Slab { slab, why: "the space has no NVMe tier" });
         }
         self.disk.grant(slab, slots, disk, generation)?;
@@ -89,7 +89,7 @@ impl Core {
             Err(cause) => {
                 self.note_absent(hash, cause);
                 self.counters.restore_refused += 1;
-                self.release_slot(slot);
+                self.disk.release(slot);
             }
         }
         Ok(())

@@ -7,11 +7,6 @@ use crate::error::Error;
 use crate::mutants::{self, Mutant};
 
 impl Core {
-    /// Return whether there is a tier below host.
-    pub(crate) fn has_nvme(&self) -> bool {
-        self.cfg.limits.nvme_bytes_max > 0
-    }
-
     /// Ask the node for NVMe space, unless it cannot help now. Return true while an answer is pending.
     pub(crate) fn ask_disk(&mut self) -> bool {
         self.ask_disk_on(None)
@@ -56,19 +51,17 @@ impl Core {
     pub(crate) fn disk_granted(&mut self, slab: u32, slots: u32, disk: u16, generation: u32) -> Result<(), Error> {
         self.disk.grant_asked(slab, slots, disk, generation)?;
         self.wake_all();
-        self.wake_disk();
         Ok(())
     }
 
     pub(crate) fn disk_refused(&mut self) -> Result<(), Error> {
         self.disk.refuse()?;
         self.wake_all();
-        self.wake_disk();
         Ok(())
     }
 
     /// Return true if the block has a slot, or allocate one. If no slot is free, evict unreferenced entries, least recently used
-    /// first. Their slots are free at once or after the erasure of their records (see [`DiskTier::slots_to_come`](crate::disk::DiskTier::slots_to_come)). `urgent`: a
+    /// first. Their slots are free at once or after the erasure of their records (see `DiskTier::slots_to_come`). `urgent`: a
     /// caller waits for the block's host frames.
     pub(crate) fn give_slot(&mut self, b: BlockId, urgent: bool) -> bool {
         if self.blocks[b].slot != NONE {
@@ -137,14 +130,8 @@ impl Core {
         }
         let at = std::mem::replace(&mut self.blocks[b].slot, NONE);
         if at != NONE {
-            self.release_slot(at);
+            self.disk.release(at);
         }
-    }
-
-    /// Release a slot that has no owner any more.
-    pub(crate) fn release_slot(&mut self, at: u32) {
-        self.disk.release(at);
-        self.wake_disk();
     }
 
     /// Stop using the block's slot for good, because writes to it fail. Return false if pages have their only copy there.

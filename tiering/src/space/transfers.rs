@@ -86,7 +86,6 @@ impl Core {
         if is_awaited {
             self.wake_all();
         }
-        self.wake_disk();
         let failed = matches!(status, Status::Io | Status::NoSpace);
         self.counters.io_failed += u64::from(failed);
         match transfer.kind {

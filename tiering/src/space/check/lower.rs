@@ -137,7 +137,7 @@ impl Core {
             ahead[usize::from(self.host.class_of(at))] += u32::from(self.host.is_read_ahead(at));
             let page = self.pages.get(rec.page as usize).filter(|p| p.host == at);
             ensure!(page.is_some() || is == HostOn::Nothing, "host frame {at} is in list {is:?} without a page");
-            if let Some(page) = page.filter(|p| self.has_nvme() && !p.writing()) {
+            if let Some(page) = page.filter(|p| self.disk.exists() && !p.writing()) {
                 let want = self.host_list_of(rec.page, at);
                 ensure!(rec.on == want, "host frame {at} is in list {:?}, not {want:?}: {page:?}", rec.on);
                 let evictable = matches!(rec.on, HostOn::Clean | HostOn::AlsoInTier0 | HostOn::ReadAhead);
