@@ -666,7 +666,7 @@ impl DiskTier {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{Limits, Policy, SpaceConfig};
+    use crate::api::{Limits, Plane, Policy, SpaceConfig};
     use proptest::prelude::*;
     use std::collections::{BTreeMap, BTreeSet};
 
@@ -686,7 +686,7 @@ mod tests {
             entries_max: 1,
             log_requests_max: 0,
         };
-        SpaceConfig { page_tokens: 16, planes: Vec::new(), shards: 2, limits, policy: Policy::plain() }
+        SpaceConfig { page_tokens: 16, planes: vec![Plane::full(1)], shards: 2, limits, policy: Policy::plain() }
     }
 
     proptest! {

@@ -76,11 +76,6 @@ impl Transfers {
         transfers
     }
 
-    /// Return how many transfers may still start.
-    fn free(&self) -> u32 {
-        self.free.len
-    }
-
     pub fn max(&self) -> u32 {
         self.recs.len() as u32
     }
@@ -103,10 +98,6 @@ impl Transfers {
         rec.class = rec.class.min(class);
         self.lazy -= u32::from(is_lazy(&before)) - u32::from(is_lazy(rec));
         before.class > class
-    }
-
-    fn id(&self, at: u32) -> u32 {
-        u32::from(self.recs[at as usize].generation) << 16 | at
     }
 
     /// Return the table index of a transfer in flight.
@@ -136,7 +127,7 @@ impl DiskTier {
     /// is reserved for demand reads.
     pub fn may_transfer(&mut self, class: IoClass) -> bool {
         let spared = if class == IoClass::Demand { 0 } else { self.transfers.max() / 4 };
-        let may = self.transfers.free() > spared;
+        let may = self.transfers.free.len > spared;
         self.transfer_wanted |= !may;
         may
     }
@@ -175,7 +166,7 @@ impl DiskTier {
     }
 
     pub fn transfers_in_flight(&self) -> u32 {
-        self.transfers.max() - self.transfers.free()
+        self.transfers.max() - self.transfers.free.len
     }
 
     /// Return the number of writes in flight.
@@ -201,7 +192,8 @@ impl DiskTier {
     pub fn urge(&mut self, class: IoClass, is_wanted: impl Fn(&Transfer) -> bool) -> Option<u32> {
         let wanted = |t: &Transfer| t.live && t.kind == IoKind::Read && is_wanted(t);
         let at = self.transfers.recs.iter().position(wanted)? as u32;
-        self.transfers.urge(at, class).then(|| self.transfers.id(at))
+        let generation = u32::from(self.transfers.recs[at as usize].generation);
+        self.transfers.urge(at, class).then_some(generation << 16 | at)
     }
 
     /// Return whether some read in flight can be made more urgent.

@@ -61,14 +61,6 @@ impl WriteBudget {
         }
     }
 
-    /// Decide on refused blocks again when there are bytes for one.
-    fn decide_later(&mut self, now_us: u64) {
-        if !self.pass.is_last {
-            let at = now_us.saturating_add(self.bucket.next_us().max(PASS_US));
-            self.pass.due_us.get_or_insert(at);
-        }
-    }
-
     /// Return the bytes of the tables.
     pub fn bytes(&self) -> usize {
         self.frequency.bytes()
@@ -145,7 +137,10 @@ impl DiskTier {
 
     /// Decide on refused blocks again when there are bytes for one.
     pub fn decide_later(&mut self, now_us: u64) {
-        self.budget.decide_later(now_us);
+        if !self.budget.pass.is_last {
+            let at = now_us.saturating_add(self.budget.bucket.next_us().max(PASS_US));
+            self.budget.pass.due_us.get_or_insert(at);
+        }
     }
 
     /// Return when the next tick is due for refused blocks.
@@ -171,7 +166,7 @@ impl DiskTier {
     pub fn next_of_pass(&mut self, now_us: u64, blocks: u32, committed: u32) -> Option<BlockId> {
         if self.free_budget(committed) < self.slot_bytes {
             self.budget.pass.left = 0;
-            self.budget.decide_later(now_us);
+            self.decide_later(now_us);
             return None;
         }
         let pass = &mut self.budget.pass;
