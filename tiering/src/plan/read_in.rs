@@ -3,8 +3,8 @@
 use crate::actions::ActionBuf;
 use crate::api::{IoClass, IoKind, NONE};
 use crate::counters::Reason;
+use crate::host::HostOn;
 use crate::lists::List;
-use crate::pages::HostOn;
 use crate::space::{Core, IO_PAGES_MAX};
 
 /// Which host frames a read may take.

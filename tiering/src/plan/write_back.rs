@@ -4,8 +4,9 @@
 use crate::actions::ActionBuf;
 use crate::api::{BlockId, IoClass, IoKind, NONE};
 use crate::counters::Reason;
+use crate::host::HostOn;
 use crate::lists::List;
-use crate::pages::{HostOn, PersistState};
+use crate::pages::PersistState;
 use crate::space::{Core, IO_PAGES_MAX};
 
 /// Maximum number of dirty pages that one search skips because no slot is free.

@@ -2,9 +2,10 @@
 
 use super::Core;
 use crate::api::{Action, BlockId, Cause, NONE};
+use crate::host::HostOn;
 use crate::lists::Linked;
 use crate::mutants::{self, Mutant};
-use crate::pages::{Block, BlockState, FrameState, HostOn, On};
+use crate::pages::{Block, BlockState, FrameState, On};
 use crate::plan::IO_TRIES;
 use crate::sessions::{Life, Session};
 

@@ -9,9 +9,10 @@ use crate::actions::{ActionBuf, LIST_MAX};
 use crate::api::{Action, BlockId, Cause, IoClass, IoKind, NONE, Status};
 use crate::counters::Reason;
 use crate::error::Error;
+use crate::host::HostOn;
 use crate::lists::List;
 use crate::mutants::{self, Mutant};
-use crate::pages::{HostOn, Transfer};
+use crate::pages::Transfer;
 use crate::plan::IO_TRIES;
 
 /// Words per page in a transfer's list.

@@ -2,7 +2,8 @@
 
 use super::{Core, Seen, ensure};
 use crate::api::{IoKind, NONE};
-use crate::pages::{BlockState, HostOn, Place, QUARANTINED};
+use crate::host::{HostOn, QUARANTINED};
+use crate::pages::{BlockState, Place};
 use std::collections::BTreeMap;
 
 impl Core {
