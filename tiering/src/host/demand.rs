@@ -7,6 +7,7 @@ use crate::error::Error;
 /// Interval after which a node that refused memory is asked again, in microseconds, even if nothing else has changed. Memory of
 /// other spaces may have become idle since, and is returned on request.
 const ASK_AGAIN_US: u64 = 100_000;
+
 impl Host {
     /// Note that a caller waits for a frame.
     pub fn want_frame(&mut self) {
@@ -199,7 +200,7 @@ impl Host {
     }
 
     /// Return the number of mapped frames to unmap: those requested, or above the quota.
-    pub fn to_unmap(&mut self, class: u8, quota: u64) -> u64 {
+    pub fn unmaps_due(&mut self, class: u8, quota: u64) -> u64 {
         let c = self.of_mut(class);
         if c.mapped == 0 {
             c.to_unmap = 0;

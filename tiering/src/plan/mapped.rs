@@ -210,7 +210,7 @@ impl Core {
                 continue;
             }
             let quota = self.mapped_quota(class);
-            let want = self.host.to_unmap(class, quota).min(u64::from(UNMAP_BATCH)) as u32;
+            let want = self.host.unmaps_due(class, quota).min(u64::from(UNMAP_BATCH)) as u32;
             for _ in c.mapped_invalidating..want {
                 let Some(f) = self.next_to_unmap(s, class) else { break };
                 debug_assert!(self.frame(s, f).state == FrameState::Present);
