@@ -12,6 +12,7 @@ mod config;
 mod counters;
 mod error;
 pub mod evict;
+mod host;
 mod lists;
 pub mod mutants;
 pub mod node;

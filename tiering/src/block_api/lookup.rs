@@ -242,16 +242,17 @@ impl Core {
             return Admit::No(Status::NoSpace);
         }
         for class in 0..self.geo.classes.len() as u8 {
-            let c = &self.host.classes[usize::from(class)];
-            if c.committed > c.usable() {
-                match self.admit_host(class, 1, 0) {
-                    Admit::Yes => {}
-                    Admit::No(Status::NoSpace) if self.host.classes[usize::from(class)].is_refused_once() => {
-                        self.set_timer(self.host.classes[usize::from(class)].ask_again_us);
-                        return Admit::Wait;
-                    }
-                    other => return other,
+            if self.host.fits(class, 0) {
+                continue;
+            }
+            let decision = self.admit_host(class, 1, 0);
+            match self.host.second_request_us(class) {
+                _ if decision == Admit::Yes => {}
+                Some(at) if decision == Admit::No(Status::NoSpace) => {
+                    self.set_timer(at);
+                    return Admit::Wait;
                 }
+                _ => return decision,
             }
         }
         Admit::Yes

@@ -154,14 +154,14 @@ impl Core {
         if !self.can_store(s, buf) || !self.may_copy(s, self.geo.class_of_page(page)) {
             return Sent::Full;
         }
-        if self.reader_waits(self.geo.class_of_page(page)) {
-            self.host_wanted = true;
+        if self.host.reader_waits(self.geo.class_of_page(page), self.now) {
+            self.host.want_frame();
             return Sent::Full;
         }
         // Admission reserved one.
         let Some(host) = self.take_host(s, page, For::Waiting) else { return Sent::Full };
         self.pages[page as usize].set_copying_out(true);
-        self.count_gathering(page, true);
+        self.host.count_copying(self.geo.class_of_page(page), true);
         self.send_page(s, op, at, JobRec { task: Task::Gather, page, host, ..JobRec::default() }, buf);
         Sent::Yes
     }
@@ -172,16 +172,9 @@ impl Core {
         self.can_send(s, buf) && self.sessions[usize::from(s)].jobs.free_slots() > self.cfg.limits.jobs_max / 4
     }
 
-    /// Count a frame that a copy is writing. It can be written back later, so a request that finds no frame waits for it.
-    pub(crate) fn count_gathering(&mut self, page: u32, begins: bool) {
-        let class = self.geo.class_of_page(page);
-        let gathering = &mut self.host.classes[usize::from(class)].gathering;
-        *gathering = if begins { *gathering + 1 } else { *gathering - 1 };
-    }
-
     /// Record the end of the copy of one page into its host frame.
     pub(super) fn page_gathered(&mut self, job: JobRec, ok: bool) {
-        self.count_gathering(job.page, false);
+        self.host.count_copying(self.geo.class_of_page(job.page), false);
         let page = &mut self.pages[job.page as usize];
         page.set_copying_out(false);
         if ok && page.host == NONE {

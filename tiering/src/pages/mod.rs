@@ -1,4 +1,4 @@
-//! Tables of all locations: pages, blocks, tier-0 and host frames, NVMe slots and transfers, and the index of cache entries.
+//! Tables of all locations but host: pages, blocks, tier-0 frames, NVMe slots and transfers, and the index of cache entries.
 //!
 //! The tables keep themselves consistent and know nothing of requests, plans or jobs. Their callers (`space`, `plan`,
 //! `sequences`) decide. All are dense vectors; ids are indices.
@@ -7,7 +7,6 @@ mod absences;
 mod block;
 mod disk;
 mod frame;
-mod host;
 mod index;
 mod log_request;
 mod page;
@@ -19,7 +18,6 @@ pub(crate) use absences::Absences;
 pub(crate) use block::{Block, BlockState, Blocks, PersistState};
 pub(crate) use disk::{Disk, Logged, Place, Standing};
 pub(crate) use frame::{Frame, FrameState, On, Tier0Class};
-pub(crate) use host::{Host, HostOn, QUARANTINED};
 pub(crate) use index::{Index, Listed, words_of};
 pub(crate) use log_request::{LogRequest, LogRequestKind, LogRequests};
 pub(crate) use page::Page;

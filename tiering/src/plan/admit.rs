@@ -344,8 +344,7 @@ impl Core {
     }
 
     fn first_not_admitted(&self, class: u8) -> Option<u32> {
-        let not_admitted = self.host.classes[usize::from(class)].not_admitted.iter(&self.host.recs);
-        let entries = not_admitted.map(|at| self.blocks[self.geo.block_of(self.host.recs[at as usize].page)].entry);
+        let entries = self.host.not_admitted(class).map(|page| self.blocks[self.geo.block_of(page)].entry);
         entries.take(EXAMINED_MAX).find(|&c| !self.is_parent_of_store(self.index.leaf_of(c)))
     }
 

@@ -122,8 +122,7 @@ impl Core {
             // Blocks that were other sessions' own no longer count for their guarantees.
             let mut decision = if self.ids_suffice(0) { Admit::Yes } else { Admit::No(Status::NoSpace) };
             for class in 0..self.geo.classes.len() as u8 {
-                let c = &self.host.classes[usize::from(class)];
-                if decision == Admit::Yes && c.committed > c.usable() {
+                if decision == Admit::Yes && !self.host.fits(class, 0) {
                     decision = self.admit_host(class, 1, 0);
                     if decision != Admit::Yes {
                         break;

@@ -102,10 +102,7 @@ impl Core {
     pub(crate) fn size_order(&mut self) {
         let shards = u64::from(self.cfg.shards);
         let block_bytes: u64 = self.geo.classes.iter().map(|c| u64::from(c.stride) * u64::from(c.planes)).sum();
-        let granted: u64 =
-            (self.geo.classes.iter().zip(&self.host.classes)).map(|(c, h)| h.granted * u64::from(c.stride)).sum();
-        let refused = self.host.classes.iter().any(|h| h.refused);
-        let host = if refused { granted } else { self.cfg.limits.host_bytes_max } / block_bytes / shards;
+        let host = self.host.bytes_max(&self.geo.classes, self.cfg.limits.host_bytes_max) / block_bytes / shards;
         if !self.has_nvme() {
             return self.index.order.set_size(host, 0);
         }

@@ -13,7 +13,7 @@
 //! - `restore`: NVMe slots recovered from earlier runs
 //! - `gone`: disks that go out of service
 //! - `account`: committed memory, and admission of new requests
-//! - `host`: host frames and slabs
+//! - `host`: host frames for pages, and what is evicted for them
 //! - `reclaim`: return of host memory for another space
 //! - `slots`: slots on NVMe
 //! - `transfers`: transfers between host and NVMe, from start to end
@@ -57,7 +57,7 @@ pub(crate) use account::Admit;
 pub(crate) use emit::{NewJob, Who};
 pub(crate) use entries::EXAMINED_MAX;
 pub(crate) use frames::Pick;
-pub(crate) use host::{ASK_AGAIN_US, For, Spare};
+pub(crate) use host::For;
 pub use occupancy::{Amount, Fill, Occupancy};
 pub use operator::EntryStatus;
 pub(crate) use persist::Why;
@@ -69,7 +69,8 @@ use crate::block_api::Feed;
 use crate::config::{Class, Geometry};
 use crate::counters::Counters;
 use crate::error::Error;
-use crate::pages::{Absences, Blocks, Disk, Host, Index, LogRequests, Page, Transfers};
+use crate::host::Host;
+use crate::pages::{Absences, Blocks, Disk, Index, LogRequests, Page, Transfers};
 use crate::plan::{Link, Prefetch, WriteBudget};
 use crate::requests::Deadlines;
 use crate::sequences::{CHUNK, Chunks};
@@ -116,8 +117,6 @@ pub struct Core {
     pub(crate) actions_out: VecDeque<Action>,
     /// Sessions with work to issue.
     pub(crate) woken: VecDeque<u16>,
-    /// A caller waits for a host frame.
-    pub(crate) host_wanted: bool,
     /// Block ids that a request still lacks while it waits for blocks to be recorded; 0 if no request waits.
     pub(crate) ids_wanted: u32,
     /// A caller waits for a page to be invalidated in the frame that it gave up.
@@ -126,8 +125,6 @@ pub struct Core {
     pub(crate) io_wanted: bool,
     /// There may be blocks to write to NVMe.
     pub(crate) disk_woken: bool,
-    /// The slab that is being emptied for another space.
-    pub(crate) drain: Option<reclaim::Drain>,
     /// Number of announced steps over all sessions.
     pub(crate) clock: u32,
     /// Changes of the cache for relays, while a session follows them.
@@ -179,12 +176,10 @@ impl Core {
             late_at: u64::MAX,
             actions_out: VecDeque::with_capacity(sessions * 2 + 64),
             woken: VecDeque::with_capacity(sessions),
-            host_wanted: false,
             ids_wanted: 0,
             invalidating_wanted: false,
             io_wanted: false,
             disk_woken: false,
-            drain: None,
             clock: 0,
             feed: None,
             has_read_by_hash: false,
@@ -219,7 +214,10 @@ impl Core {
     /// Return whether `poll` with buffer room would make progress now.
     #[must_use]
     pub fn has_output(&self) -> bool {
-        !self.actions_out.is_empty() || !self.woken.is_empty() || self.disk_woken || self.may_drain()
+        !self.actions_out.is_empty()
+            || !self.woken.is_empty()
+            || self.disk_woken
+            || self.host.drain_at().is_some_and(|at| at <= self.now)
     }
 
     /// Return the latest time for the next [`Event::Tick`], in microseconds on the clock of `now_us`.

@@ -56,7 +56,7 @@ impl Core {
         // Request host memory now, so that the first hit does not wait for the grant, the mapping and the registration with the
         // disk.
         for class in 0..self.geo.classes.len() as u8 {
-            if self.host.classes[usize::from(class)].granted == 0 {
+            if self.host.has_none(class) {
                 self.ask_slab(class);
             }
         }

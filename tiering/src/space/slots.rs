@@ -56,17 +56,13 @@ impl Core {
         if self.sessions[usize::from(s)].jobs.any() || self.transfers.in_flight() > self.transfers.writes {
             return;
         }
-        let full = |core: &Core, class: u8| {
-            let c = &core.host.classes[usize::from(class)];
-            core.host.free_frames(class) == 0 && c.evictable() == 0 && !c.asked
-        };
-        if !(0..self.geo.classes.len() as u8).any(|class| full(self, class)) {
+        if !(0..self.geo.classes.len() as u8).any(|class| self.host.is_full(class)) {
             return;
         }
         let mut op = self.sessions[usize::from(s)].ops.faults.head;
         while op != NONE {
             let rec = self.sessions[usize::from(s)].ops[op];
-            if full(self, self.geo.class_of_page(rec.at)) {
+            if self.host.is_full(self.geo.class_of_page(rec.at)) {
                 self.fail_op(s, op, status);
             }
             op = rec.links.next;

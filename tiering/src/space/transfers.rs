@@ -11,7 +11,7 @@ use crate::counters::Reason;
 use crate::error::Error;
 use crate::lists::List;
 use crate::mutants::{self, Mutant};
-use crate::pages::{HostOn, Transfer};
+use crate::pages::Transfer;
 use crate::plan::IO_TRIES;
 
 /// Words per page in a transfer's list.
@@ -51,9 +51,9 @@ impl Core {
         buf: &mut ActionBuf,
     ) {
         let start = buf.list_start();
-        for at in frames.iter(&self.host.recs) {
+        for (at, page) in self.host.in_transfer(&frames) {
             let place = self.host.location(at);
-            buf.push_word(u32::from(self.geo.plane_of(self.host.recs[at as usize].page)));
+            buf.push_word(u32::from(self.geo.plane_of(page)));
             buf.push_word(place.slab);
             buf.push_word(place.slot);
         }
@@ -72,7 +72,7 @@ impl Core {
     /// Return the bytes of the pages in a transfer's host frames.
     fn bytes_of(&self, frames: &List) -> u32 {
         let class = |at| usize::from(self.host.class_of(at));
-        let bytes = frames.iter(&self.host.recs).map(|at| self.geo.classes[class(at)].page_bytes);
+        let bytes = self.host.in_transfer(frames).map(|(at, _)| self.geo.classes[class(at)].page_bytes);
         bytes.fold(0, u32::saturating_add)
     }
 
@@ -84,8 +84,8 @@ impl Core {
         }
         let b = self.geo.block_of(page);
         let reads = |t: &Transfer, core: &Core| {
-            let moves = |at: u32| core.host.recs[at as usize].page == page;
-            t.live && t.kind == IoKind::Read && t.block == b && t.frames.iter(&core.host.recs).any(moves)
+            let mut moves = core.host.in_transfer(&t.frames);
+            t.live && t.kind == IoKind::Read && t.block == b && moves.any(|(_, p)| p == page)
         };
         let Some(at) = self.transfers.recs.iter().position(|t| reads(t, self)) else { return };
         if buf.room() > 0 && self.transfers.urge(at as u32, class) {
@@ -154,11 +154,8 @@ impl Core {
     fn pages_written(&mut self, transfer: Transfer, status: Status, bad: &[u32]) {
         let ok = status == Status::Ok || mutants::on(Mutant::FailedWriteIsClean);
         let mut frames = transfer.frames;
-        while let Some(at) = frames.pop_front(&mut self.host.recs) {
-            let page = self.host.recs[at as usize].page;
+        while let Some((at, page)) = self.host.end_transfer(&mut frames, IoKind::Write) {
             let class = self.host.class_of(at);
-            self.host.recs[at as usize].on = HostOn::Nothing;
-            self.host.classes[usize::from(class)].writing -= 1;
             self.pages[page as usize].set_writing(false);
             if self.pages[page as usize].host != at {
                 // Given up meanwhile: the slot holds stale data of the page.
@@ -235,9 +232,7 @@ impl Core {
         }
         let mut frames = transfer.frames;
         self.disk_link.end(self.now, self.bytes_of(&frames), ok);
-        while let Some(at) = frames.pop_front(&mut self.host.recs) {
-            let page = self.host.recs[at as usize].page;
-            self.host.recs[at as usize].on = HostOn::Nothing;
+        while let Some((at, page)) = self.host.end_transfer(&mut frames, IoKind::Read) {
             self.pages[page as usize].set_reading(false);
             let plane = u32::from(self.geo.plane_of(page));
             let torn = ok && bad.contains(&plane) && !mutants::on(Mutant::BadPageIsValid);
