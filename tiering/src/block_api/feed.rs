@@ -3,8 +3,9 @@
 
 use crate::actions::{ActionBuf, LIST_MAX};
 use crate::api::{FeedEvent, NONE, Status};
+use crate::index::Listed;
 use crate::mutants::{self, Mutant};
-use crate::pages::{Listed, Logged, ShardCopy};
+use crate::pages::{Logged, ShardCopy};
 use crate::requests::{Op, Phase, Work};
 use crate::sessions::Life;
 use crate::space::{Core, EXAMINED_MAX, Who};

@@ -5,9 +5,9 @@
 //! index record.
 
 use super::host::SLABS_MAX;
-use super::shard_copy::{IDS_MAX, Link, ShardCopy};
 use crate::api::{DiskSlot, NONE, Status};
 use crate::error::Error;
+use crate::index::{IDS_MAX, Link, ShardCopy};
 use crate::lists::{Links, List, linked};
 use serde::{Deserialize, Serialize};
 

@@ -4,7 +4,7 @@
 use super::admission::worthy;
 use super::budget::Bucket;
 use crate::api::{Admission, BlockId, Cause, Level, NONE, SpaceConfig};
-use crate::evict::FrequencySketch;
+use crate::index::evict::FrequencySketch;
 use crate::pages::{PersistState, ShardCopy};
 use crate::space::{Core, EXAMINED_MAX, Why};
 use serde::{Deserialize, Serialize};

@@ -2,7 +2,7 @@
 
 use super::Core;
 use crate::api::{Cause, NONE, Status, Tier};
-use crate::pages::{Absence, ShardCopy};
+use crate::index::{Absence, ShardCopy};
 use crate::requests::Work;
 
 impl Core {

@@ -2,8 +2,9 @@
 
 use super::Core;
 use crate::api::{BlockId, Cause, NONE, Status};
+use crate::index::Listed;
 use crate::mutants::{self, Mutant};
-use crate::pages::{Link, Listed, Logged, PersistState, ShardCopy};
+use crate::pages::{Link, Logged, PersistState, ShardCopy};
 
 /// Maximum frames examined in one search for an entry in tier 0 to drop.
 const FRAMES_MAX: usize = 256;

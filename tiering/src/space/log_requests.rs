@@ -4,7 +4,8 @@ use super::Core;
 use crate::actions::ActionBuf;
 use crate::api::{Action, NONE, Status};
 use crate::error::Error;
-use crate::pages::{LogRequest, LogRequestKind, Logged, PersistState, Place, words_of};
+use crate::index::words_of;
+use crate::pages::{LogRequest, LogRequestKind, Logged, PersistState, Place};
 use crate::plan::IO_TRIES;
 use serde::{Deserialize, Serialize};
 

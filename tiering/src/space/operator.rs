@@ -3,7 +3,8 @@
 use super::Core;
 use crate::api::{Cause, NONE, SessionId};
 use crate::counters::ByTier;
-use crate::pages::{Listed, ShardCopy};
+use crate::index::Listed;
+use crate::pages::ShardCopy;
 use serde::{Deserialize, Serialize};
 
 /// Share of the index that pinned prefixes may take: one in this number.

@@ -5,7 +5,8 @@
 
 use super::{Core, Spare};
 use crate::api::{Action, BlockId, Cause, NONE};
-use crate::pages::{BlockState, HostOn, Listed, PersistState, ShardCopy};
+use crate::index::Listed;
+use crate::pages::{BlockState, HostOn, PersistState, ShardCopy};
 use crate::sessions::Life;
 use serde::{Deserialize, Serialize};
 

@@ -3,7 +3,8 @@
 use super::Core;
 use crate::api::{Cause, DiskSlot, NONE};
 use crate::error::Error;
-use crate::pages::{Logged, Place, ShardCopy, words_of};
+use crate::index::words_of;
+use crate::pages::{Logged, Place, ShardCopy};
 
 impl Core {
     /// Call `each` for every block with a valid record on NVMe: its location, its shard, and the words of its record as in

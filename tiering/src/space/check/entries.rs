@@ -2,7 +2,8 @@
 
 use super::{Core, ensure};
 use crate::api::NONE;
-use crate::pages::{Listed, LogRequestKind, Logged, PersistState, Place, ShardCopy};
+use crate::index::Listed;
+use crate::pages::{LogRequestKind, Logged, PersistState, Place, ShardCopy};
 use crate::requests::Phase;
 use crate::sessions::Life;
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,10 +3,10 @@
 //!
 //! Records are compact: NVMe may hold many times more entries than there are blocks.
 
+use super::evict::{Order, Priority, Use};
 use super::shard_copy::{IDS_MAX, ShardCopy};
 use crate::api::NONE;
 use crate::api::{Eviction, Retention};
-use crate::evict::{Order, Priority, Use};
 use crate::lists::{Links, List, linked};
 use crate::mutants::{self, Mutant};
 use serde::{Deserialize, Serialize};
@@ -665,7 +665,7 @@ mod tests {
                     prop_assert_eq!(copies, CopyCounts { all: 1, with_block: u16::from(!index_only), active: u16::from(active) });
                 }
                 let order = &index.order;
-                let listed = |queues: &crate::evict::Queues| queues.iter(&index.recs).count();
+                let listed = |queues: &super::super::evict::Queues| queues.iter(&index.recs).count();
                 prop_assert_eq!(listed(&order.idle), model.values().filter(|m| !m.1 && !m.2).count());
                 prop_assert_eq!(listed(&order.index_only), model.values().filter(|m| !m.1 && m.2).count());
                 prop_assert_eq!(order.idle.len() as usize, listed(&order.idle));
