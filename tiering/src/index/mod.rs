@@ -1,6 +1,7 @@
 //! Index of the cache: which blocks are cached, in which order they are evicted, and why others are not cached.
 //!
-//! - `table`: entries by hash, their parents and children, pinned prefixes
+//! - `table`: entries by hash, their ancestors and descendants, pinned prefixes
+//! - `entry`: record of an entry
 //! - `shard_copy`: a shard's copy of an entry, in a block or only in a slot
 //! - `evict`: the eviction order of unreferenced entries
 //! - `absences`: history of blocks that are not cached
@@ -9,11 +10,11 @@
 //! sessions or requests: its callers decide what is evicted, and tell it when copies gain or lose a block, a reference or a use.
 
 mod absences;
+mod entry;
 pub mod evict;
 mod shard_copy;
 mod table;
 
 pub use absences::Absence;
-pub(crate) use absences::Absences;
 pub(crate) use shard_copy::{IDS_MAX, Link, ShardCopy};
-pub(crate) use table::{Index, Listed, words_of};
+pub(crate) use table::Index;
