@@ -86,7 +86,7 @@ impl Core {
 
     /// Return whether a cache entry is the parent of a store in progress.
     pub(crate) fn is_parent_of_store(&self, c: u32) -> bool {
-        let hash = self.index.recs[c as usize].hash();
+        let hash = self.index.hash(c);
         !mutants::on(Mutant::DropsParentsOfStores) && self.parents_of_stores().any(|above| above == hash)
     }
 
@@ -96,10 +96,8 @@ impl Core {
             return;
         }
         for hash in self.parents_of_stores() {
-            let mut c = self.index.find(hash).unwrap_or(NONE);
-            while c != NONE {
+            for c in self.index.prefix(self.index.find(hash).unwrap_or(NONE)) {
                 entries.iter_mut().filter(|found| **found == c).for_each(|found| *found = NONE);
-                c = self.index.recs[c as usize].parent;
             }
         }
     }
@@ -228,7 +226,8 @@ impl Core {
             }
             self.sessions[usize::from(s)].copies[at].status = why;
             if let Some(status) = why {
-                self.note_absent(copy.hash, if has_parent { why_not_stored(status) } else { Cause::StoreNoParent });
+                let cause = if has_parent { why_not_stored(status) } else { Cause::StoreNoParent };
+                self.index.note_absent(copy.hash, cause, self.now);
             }
             at = copy.links.next;
         }

@@ -4,10 +4,10 @@
 //! A slot takes ten bytes of memory here. Most slots belong to index-only entries, which have nothing else in memory but their
 //! index record.
 
-use super::shard_copy::{IDS_MAX, Link, ShardCopy};
 use crate::api::{DiskSlot, NONE, Status};
 use crate::error::Error;
 use crate::host::SLABS_MAX;
+use crate::index::{IDS_MAX, Link, ShardCopy};
 use crate::lists::{Links, List, linked};
 use serde::{Deserialize, Serialize};
 

@@ -4,7 +4,7 @@
 use super::admission::worthy;
 use super::budget::Bucket;
 use crate::api::{Admission, BlockId, Cause, Level, NONE, SpaceConfig};
-use crate::evict::FrequencySketch;
+use crate::index::evict::FrequencySketch;
 use crate::pages::{PersistState, ShardCopy};
 use crate::space::{Core, EXAMINED_MAX, Why};
 use serde::{Deserialize, Serialize};
@@ -160,19 +160,19 @@ impl Core {
                 self.not_admitted(b, why, wanted && bytes > free, false);
                 return false;
             }
-            above = self.index.recs[above as usize].parent;
+            above = self.index.parent(above);
         }
         self.counters.admitted += blocks;
         let mut next = c;
         while next != above {
-            let mut copy = self.index.recs[next as usize].head();
+            let mut copy = self.index.first_copy(next);
             while copy != ShardCopy::End {
                 if let Some(b) = copy.block().filter(|&b| self.is_unpersisted(b)) {
                     self.begin_persist(b);
                 }
                 copy = self.copy_after(copy);
             }
-            next = self.index.recs[next as usize].parent;
+            next = self.index.parent(next);
         }
         true
     }
@@ -244,7 +244,7 @@ impl Core {
             return None;
         }
         // The current use is counted already. A block requested as stored will be looked up.
-        let before = self.write_budget.frequency.of(self.index.recs[c as usize].hash()).saturating_sub(1);
+        let before = self.write_budget.frequency.of(self.index.hash(c)).saturating_sub(1);
         Some(before + u8::from(asked))
     }
 

@@ -57,7 +57,7 @@ impl Core {
                 Ok(())
             }
             Event::Pin { hash, pinned } => {
-                self.set_pinned(hash, pinned);
+                self.index.set_pinned(hash, pinned, self.pinned_max());
                 Ok(())
             }
             Event::Evict { hash } => {
@@ -193,7 +193,7 @@ impl Core {
         let housekeeping = (before.host_bytes_max, before.nvme_bytes_max) != (host_bytes_max, nvme_bytes_max)
             || Policy { nvme_bytes_per_day: self.cfg.policy.nvme_bytes_per_day, ..policy } != self.cfg.policy;
         let new_rule = std::mem::replace(&mut self.cfg.policy, policy).nvme_admission != policy.nvme_admission;
-        self.index.order.configure(self.now, policy.eviction, policy.retention);
+        self.index.configure(self.now, policy.eviction, policy.retention);
         self.write_budget.set_rate(self.now, policy.nvme_bytes_per_day);
         if new_rule {
             self.write_budget.decide_again(self.now);

@@ -45,7 +45,7 @@ impl Core {
     /// send again, parked sequences, and leases that end.
     pub(crate) fn advance(&mut self, now_us: u64) {
         self.now = self.now.max(now_us);
-        self.index.order.advance(self.now);
+        self.index.advance(self.now);
         while let Some((due, s, op)) = self.deadlines.first() {
             if due > self.now {
                 break;

@@ -4,7 +4,7 @@ use super::Core;
 use crate::actions::ActionBuf;
 use crate::api::{Action, NONE, Status};
 use crate::error::Error;
-use crate::pages::{LogRequest, LogRequestKind, Logged, PersistState, Place, words_of};
+use crate::pages::{LogRequest, LogRequestKind, Logged, PersistState, Place};
 use crate::plan::IO_TRIES;
 use serde::{Deserialize, Serialize};
 
@@ -115,12 +115,8 @@ impl Core {
         let at = block.slot;
         let fresh = self.disk.logged(at) == Logged::No;
         let Some(id) = self.log_requests.launch(LogRequest::new(LogRequestKind::Record, at, fresh)) else { return };
-        let entry = &self.index.recs[block.entry as usize];
-        let parent = if entry.parent == NONE { 0 } else { self.index.recs[entry.parent as usize].hash() };
         let start = buf.list_start();
-        for word in words_of(entry.hash()).into_iter().chain(words_of(parent)) {
-            buf.push_word(word);
-        }
+        self.index.record_words(block.entry).for_each(|word| buf.push_word(word));
         let pages = self.pages_of(b);
         for first in pages.clone().step_by(32) {
             let word = (first..pages.end.min(first + 32))

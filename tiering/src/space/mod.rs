@@ -70,7 +70,8 @@ use crate::config::{Class, Geometry};
 use crate::counters::Counters;
 use crate::error::Error;
 use crate::host::Host;
-use crate::pages::{Absences, Blocks, Disk, Index, LogRequests, Page, Transfers};
+use crate::index::Index;
+use crate::pages::{Blocks, Disk, LogRequests, Page, Transfers};
 use crate::plan::{Link, Prefetch, WriteBudget};
 use crate::requests::Deadlines;
 use crate::sequences::{CHUNK, Chunks};
@@ -102,8 +103,6 @@ pub struct Core {
     /// Size of a block's slot on NVMe, in bytes.
     pub(crate) slot_bytes: u64,
     pub(crate) index: Index,
-    /// Why blocks that are not in `index` are not.
-    pub(crate) absences: Absences,
     pub(crate) chunks: Chunks,
     pub(crate) sessions: Vec<Session>,
     pub(crate) deadlines: Deadlines,
@@ -167,7 +166,6 @@ impl Core {
             write_budget: WriteBudget::new(&cfg, slot_bytes),
             slot_bytes,
             index: Index::new(l.entries_max, cfg.shards, cfg.page_tokens, cfg.policy.eviction, cfg.policy.retention),
-            absences: Absences::new(l.entries_max),
             chunks: Chunks::new(chunks as u32),
             sessions: vec![Session::default(); sessions],
             deadlines: Deadlines::default(),
@@ -224,7 +222,7 @@ impl Core {
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
         let ops = self.deadlines.first().map(|d| d.0);
-        let expires = self.index.order.expires_us().map(|us| us.max(self.now));
+        let expires = self.index.expires_us().map(|us| us.max(self.now));
         [ops, self.timer, expires, self.late_due(), self.write_budget.due_us()].into_iter().flatten().min()
     }
 
@@ -278,7 +276,7 @@ impl Core {
     /// capacities.
     #[must_use]
     pub fn index_bytes(&self) -> usize {
-        self.index.bytes() + self.disk.bytes() + self.write_budget.bytes()
+        self.index.table_bytes() + self.disk.bytes() + self.write_budget.bytes()
     }
 
     /// Return the bytes of all tables, from their allocated capacities.
@@ -293,8 +291,6 @@ impl Core {
             + self.log_requests.bytes()
             + self.write_budget.bytes()
             + self.index.bytes()
-            + self.index.order.bytes()
-            + self.absences.bytes()
             + self.chunks.bytes()
             + self.sessions.capacity() * size_of::<Session>()
             + self.sessions.iter().map(Session::bytes).sum::<usize>()

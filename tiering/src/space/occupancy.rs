@@ -138,7 +138,7 @@ impl Core {
             blocks_guaranteed: self.attached().map(|s| s.guaranteed_blocks).sum(),
             published: self.index.live_len(),
             pinned: self.index.pinned_len(),
-            index_only: self.index.order.index_only.len(),
+            index_only: self.index.index_only_len(),
             sessions: self.attached().count() as u32,
             pins: self.attached().map(|s| s.pins.len() as u64).sum(),
             host_frames: host.frames(),

@@ -6,7 +6,7 @@
 use super::Core;
 use crate::api::{Action, BlockId, Cause, NONE};
 use crate::host::{Drained, HostOn, Spare};
-use crate::pages::{BlockState, Listed, PersistState, ShardCopy};
+use crate::pages::{BlockState, PersistState, ShardCopy};
 use crate::sessions::Life;
 
 /// Maximum cache entries dropped in one call.
@@ -56,7 +56,8 @@ impl Core {
     /// Return the slab with the lowest cost among those that hold the next entry to evict.
     fn slab_to_drain(&mut self) -> Option<u32> {
         let (mut entries, mut count) = ([NONE; ENTRIES_MAX], 0);
-        for c in self.index.eviction_candidates().take(ENTRIES_MAX) {
+        let first = self.index.first_of(false);
+        for c in first.iter().flat_map(|&first| self.index.order_from(first)).take(ENTRIES_MAX) {
             entries[count] = c;
             count += 1;
         }
@@ -71,7 +72,7 @@ impl Core {
         self.host.slabs_by_eviction(LISTED_MAX).for_each(&mut add);
         for (i, &entry) in entries[..count].iter().enumerate() {
             let recorded = self.copies(entry).filter_map(ShardCopy::block).all(|b| self.is_recorded(b));
-            let entry = match recorded || self.index.recs[entry as usize].child() == NONE {
+            let entry = match recorded || self.index.is_leaf(entry) {
                 true => entry,
                 // Dropping an entry drops its descendants, so search once for a leaf below it, which is evicted earlier.
                 false if i == 0 => self.index.next_leaf(entry),
@@ -125,7 +126,7 @@ impl Core {
         }
         let idle = block.state == BlockState::Sealed && block.entry != NONE && block.refs() == 0;
         // Keep the entry while another shard's copy of it is in use.
-        let idle = idle && (p.on_disk() || self.index.recs[block.entry as usize].listed() != Listed::Active);
+        let idle = idle && (p.on_disk() || !self.index.is_active(block.entry));
         !block.live() || idle || p.on_disk() && self.host.list_of(at) == HostOn::AlsoInTier0
     }
 
@@ -190,7 +191,7 @@ impl Core {
             return Cleared::Later;
         }
         let leaf = self.index.leaf_of(self.blocks[b].entry);
-        if self.index.recs[leaf as usize].listed() == Listed::Active {
+        if self.index.is_active(leaf) {
             // A sequence of another shard uses it.
             return Cleared::Never;
         }

@@ -142,7 +142,7 @@ impl Core {
     /// sequence last wrote to or attached from.
     fn preferred_disk(&self, b: BlockId) -> Option<u16> {
         let block = &self.blocks[b];
-        let parent = if block.entry == NONE { NONE } else { self.index.recs[block.entry as usize].parent };
+        let parent = if block.entry == NONE { NONE } else { self.index.parent(block.entry) };
         let copy = if parent == NONE { None } else { self.copy_of(parent, block.shard) };
         let slot = copy.and_then(|copy| copy.slot().or_else(|| copy.block().map(|p| self.blocks[p].slot)));
         match slot.filter(|&at| at != NONE) {
