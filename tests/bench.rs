@@ -28,7 +28,6 @@ fn the_blocks_bench_reports_its_figures() {
     let at_once = ["lookup_max_us", "lookup_p99_us", "machine_max_us", "machine_p99_us", "throughput_ratio"];
     let at_once = at_once.map(|key| format!("concurrent_{key}"));
     let mut expected: Vec<&str> = at_once.iter().map(String::as_str).collect();
-    expected.extend(["hit_first_ratio", "hit_host_max_ratio", "hit_host_max_ratio_memcpy", "hit_host_ratio_memcpy"]);
     expected.extend(["lease_1024_p50_us", "load_nvme_ratio", "load_ratio_memcpy"]);
     expected.extend(["lookup_1024_p50_us", "lookup_1024_p99_us", "lookup_python_1024_p50_us", "store_ratio_memcpy"]);
     assert_eq!(keys, expected);
@@ -99,7 +98,7 @@ fn the_pressure_bench_reports_its_figures_and_finds_what_it_stored() {
             assert!(row.contains_key(key), "{key}: {figures}");
         }
         let mut others = vec!["bytes_written_ratio", "dropped_unwritten", "found", "refused", "stored_mib_s"];
-        others.extend(["store_p99_ms", "metrics_p99_ms", "metrics_max_ms", "lookup_p99_us", "ping_p99_us"]);
+        others.extend(["metrics_p99_ms", "metrics_max_ms", "lookup_p99_us", "ping_p99_us"]);
         for key in others {
             assert!(row.get(key).is_some_and(serde_json::Value::is_number), "{key}: {figures}");
         }
@@ -142,8 +141,7 @@ fn the_attention_bench_reports_its_figures() {
     for size in keys.into_iter().skip(1) {
         let figure =
             |key: &str| figures[size][key].as_f64().unwrap_or_else(|| panic!("{size} has no {key}: {figures}"));
-        assert!(figure("predictor") > 0.0 && figure("all") > 0.0, "{figures}");
-        assert!(figure("loads") > 0.0, "{figures}");
+        assert!(figure("all") > 0.0 && figure("loads") > 0.0, "{figures}");
     }
 }
 
@@ -155,7 +153,7 @@ fn the_codec_bench_reports_its_figures() {
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let keys = keys_of(&figures);
     let forms = ["bf16_64", "bf16_rows_256", "bf16_rows_64", "f32_64"];
-    let others = ["decrypt_s_per_gb", "encrypt_s_per_gb", "memcpy_s_per_gb"];
+    let others = ["encrypt_s_per_gb", "memcpy_s_per_gb"];
     let mut expected: Vec<&str> = forms.into_iter().chain(others).collect();
     expected.sort_unstable();
     assert_eq!(keys, expected);
@@ -165,7 +163,6 @@ fn the_codec_bench_reports_its_figures() {
         for codec in ["lz4", "planes_zstd"] {
             assert!(number(&format!("{codec}_in_s_per_gb")) > 0.0 && number(&format!("{codec}_out_s_per_gb")) > 0.0);
             assert!(figures[format!("{codec}_read_break_even_bytes_per_s")].is_u64());
-            assert!((0.0..=100.0).contains(&number(&format!("{codec}_raw_percent"))));
         }
         // Real KV: its exponents compress; without splitting into byte planes it does not.
         assert!(
@@ -238,7 +235,7 @@ fn the_nvme_bench_reports_its_figures_and_leaves_nothing_behind() {
         "ratio_encrypted_read",
         "ratio_encrypted_write",
     ];
-    let mixed = ["demand_bytes_per_s", "demand_p50_us", "demand_p99_us", "io_mode", "writeback_bytes_per_s"];
+    let mixed = ["demand_bytes_per_s", "demand_p99_us", "io_mode", "writeback_bytes_per_s"];
     for (arguments, expected) in [
         (&["--page", "65536"][..], &plain[..]),
         (&["--mixed", "--page", "8192"], &mixed),

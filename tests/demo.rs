@@ -72,6 +72,12 @@ fn pages_read() -> u64 {
     chunks.chain(steps).sum()
 }
 
+/// Return the bytes that `frames` frames for streaming hold, over all steps. The optimum counts them as loaded, but what they hold when a
+/// step begins may be what it needs.
+fn held(frames: u64) -> u64 {
+    (PREFILL / 64 + DECODE) * frames * PAGE_BYTES
+}
+
 #[test]
 fn a_small_tier_0_changes_no_bit_and_moves_little_more_than_it_must() {
     for percent in ["30", "50", "80"] {
@@ -81,7 +87,7 @@ fn a_small_tier_0_changes_no_bit_and_moves_little_more_than_it_must() {
         assert_eq!(number(&object, "/logits_compared"), 2 * (PREFILL + DECODE) * VOCABULARY);
         let (moved, optimum) =
             (number(&object, "/bytes_moved/host_to_tier0"), number(&object, "/bytes_optimum/host_to_tier0"));
-        assert!(moved >= optimum, "{percent} %: fewer bytes moved than an exact read needs: {object}");
+        assert!(moved + held(8) >= optimum, "{percent} %: fewer bytes moved than an exact read needs: {object}");
         assert!(moved * 10 <= optimum * 13, "{percent} %: {moved} bytes moved, the optimum is {optimum}: {object}");
         let stored = number(&object, "/bytes_moved/tier0_to_host");
         assert!(stored >= number(&object, "/bytes_optimum/tier0_to_host"), "{object}");
@@ -109,8 +115,7 @@ fn three_tiers_change_no_bit_and_read_little_more_from_nvme_than_they_must() {
         for edge in ["nvme_to_host", "host_to_nvme"] {
             let moved = number(&object, &format!("/bytes_moved/{edge}"));
             let optimum = number(&object, &format!("/bytes_optimum/{edge}"));
-            // The optimum counts no page that a frame for streaming still holds when the next step begins; now and then one does.
-            let possible = optimum - optimum / 100;
+            let possible = optimum.saturating_sub(held(8 + 12));
             assert!(optimum > 0 && moved >= possible, "{edge}: fewer bytes moved than necessary: {object}");
         }
         let read = number(&object, "/bytes_moved/nvme_to_host");

@@ -9,13 +9,15 @@
 //! internals.
 
 mod attention;
+mod block_engine;
 mod blocks;
 mod codec;
 mod core;
 mod engine;
 mod error;
+mod faults;
+mod folder;
 mod gpu;
-mod idle;
 mod nvme;
 mod paging;
 mod pressure;
@@ -24,6 +26,7 @@ mod report;
 mod ring;
 mod spaces;
 
+pub use block_engine::{BlockEngine, block_space, spread};
 pub use engine::{TIMEOUT, trying};
 pub use error::BenchError;
 pub use nvme::{Stop, failed};
@@ -55,16 +58,13 @@ enum Which {
     #[command(after_help = "Examples:\n  kvtide bench blocks --dir /var/tmp/kvtide-bench\n  \
         kvtide bench blocks --dir /var/tmp/kvtide-bench --json")]
     Blocks(blocks::BlocksArgs),
-    /// Run a client of `bench blocks` (started by it)
-    #[command(name = "blocks-client", hide = true)]
-    BlocksClient(blocks::ClientArgs),
     /// Several models on one daemon: hit rate of a second model, number of models served in turn
     #[command(after_help = "Examples:\n  kvtide bench spaces\n  kvtide bench spaces --json")]
     Spaces(spaces::SpacesArgs),
     /// Attention predictor and planner: CPU time per page and plane
     #[command(after_help = "Examples:\n  kvtide bench attention\n  kvtide bench attention --json")]
     Attention(attention::AttentionArgs),
-    /// Page faults and transfer rates between tiers, with working sets of twice the upper tiers
+    /// Page faults from host memory and from NVMe, with working sets of twice the upper tiers
     #[command(after_help = "Examples:\n  kvtide bench paging\n  kvtide bench paging --json")]
     Paging(paging::Args),
     /// Disk I/O thread: reads, writes, CPU time, checksums; optionally compared with fio
@@ -105,7 +105,6 @@ pub fn core() -> Result<Report, BenchError> {
 pub fn run(args: &Args) -> ExitCode {
     let (measured, shape) = match &args.which {
         Which::Gpu(args) => return gpu::run(args),
-        Which::BlocksClient(args) => return blocks::client(args),
         Which::Codec(args) => (codec::measure(args), args.output),
         Which::Ring(output) => (ring::measure(), *output),
         Which::Blocks(args) => (blocks::measure(args), args.output),
@@ -140,6 +139,14 @@ pub fn progress(what: &str) {
 pub fn percentile(samples: &mut [u64], percent: usize) -> u64 {
     samples.sort_unstable();
     samples.get((samples.len() * percent / 100).min(samples.len().saturating_sub(1))).copied().unwrap_or(0)
+}
+
+/// Return the median; 0 without figures.
+#[must_use]
+pub fn median(figures: &[f64]) -> f64 {
+    let mut figures = figures.to_vec();
+    figures.sort_unstable_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(0.0)
 }
 
 #[cfg(test)]

@@ -113,6 +113,20 @@ impl Report {
         output::json_line(&object)
     }
 
+    /// Return all figures as a list of objects with their labels and targets.
+    pub(super) fn list(&self) -> serde_json::Value {
+        let object = |f: &Figure| {
+            let mut object = serde_json::json!({ "key": f.key, "what": f.what, "value": f.value, "unit": f.unit });
+            match f.target {
+                Some(Target::AtLeast(least)) => object["at_least"] = least.into(),
+                Some(Target::AtMost(most)) => object["at_most"] = most.into(),
+                None => {}
+            }
+            object
+        };
+        self.figures.iter().map(object).collect()
+    }
+
     /// Return a table: figure, target, and whether it is met.
     pub fn table(&self) -> String {
         let mut text = String::new();

@@ -1,13 +1,12 @@
 //! Several models on one daemon: room for a second model after the first has filled host memory, and the number of models served in
 //! turn.
 
+use super::block_engine::{BlockEngine, block_space};
 use super::engine::{TIMEOUT, trying};
 use super::report::{Report, Target};
 use super::{BenchError, Output, progress};
 use crate::private_daemon::{Nvme, Options as DaemonOptions, PrivateDaemon};
-use kvtide_client::client::{Channel, Client, Options, SpaceSpec};
 use kvtide_wire::entry::Level;
-use kvtide_wire::geometry::Plane;
 use std::path::PathBuf;
 
 const MIB: u64 = 1 << 20;
@@ -33,39 +32,27 @@ pub(super) struct SpacesArgs {
     dir: Option<PathBuf>,
 }
 
-/// An engine of one model, without tier 0.
-struct Engine {
-    channel: Channel,
-    _client: Client,
+fn attach(daemon: &PrivateDaemon, model: u8) -> Result<BlockEngine, BenchError> {
+    let space = block_space(format!("bench-model-{model}"), model, BLOCK_BYTES, 1);
+    BlockEngine::attach(daemon.socket(), space, PREFIX, TIMEOUT)
 }
 
-impl Engine {
-    fn attach(daemon: &PrivateDaemon, model: u8) -> Result<Engine, BenchError> {
-        let space = SpaceSpec::new(format!("bench-model-{model}"), [model; 32], 16, vec![Plane::full(BLOCK_BYTES)]);
-        let options = Options { timeout: TIMEOUT, ..Options::new(daemon.socket().into(), space, vec![0]) };
-        let client = trying("attach", Client::attach(options))?;
-        let channel = trying("get the channel", client.channel(0))?;
-        trying("allocate blocks", client.allocate_blocks(PREFIX))?;
-        Ok(Engine { channel, _client: client })
+/// Store prefixes once each, whether there is room or not.
+fn store(engine: &mut BlockEngine, blocks: u32) {
+    let own: Vec<u32> = (0..PREFIX).collect();
+    for prefix in 0..blocks / PREFIX {
+        // A store may fail for lack of room; the lookups afterwards count the result.
+        let _ = engine.store((0, 0), &hashes(prefix), &own, Level::Published);
     }
+}
 
-    /// Store prefixes once each, whether there is room or not.
-    fn store(&mut self, blocks: u32) {
-        let own: Vec<u32> = (0..PREFIX).collect();
-        for prefix in 0..blocks / PREFIX {
-            // A store may fail for lack of room; the lookups afterwards count the result.
-            let _ = self.channel.store((0, 0), &hashes(prefix), &own, Level::Published, TIMEOUT);
-        }
+/// Return the part of the prefixes' blocks that is found.
+fn found(engine: &mut BlockEngine, blocks: u32) -> Result<f64, BenchError> {
+    let mut found = 0;
+    for prefix in 0..blocks / PREFIX {
+        found += trying("look up a prefix", engine.channel.lookup(&hashes(prefix), TIMEOUT))?.blocks;
     }
-
-    /// Return the part of the prefixes' blocks that is found.
-    fn found(&mut self, blocks: u32) -> Result<f64, BenchError> {
-        let mut found = 0;
-        for prefix in 0..blocks / PREFIX {
-            found += trying("look up a prefix", self.channel.lookup(&hashes(prefix), TIMEOUT))?.blocks;
-        }
-        Ok(f64::from(found) / f64::from(blocks))
-    }
+    Ok(f64::from(found) / f64::from(blocks))
 }
 
 fn hashes(prefix: u32) -> Vec<u128> {
@@ -87,12 +74,12 @@ pub(super) fn measure(args: &SpacesArgs) -> Result<Report, BenchError> {
     ] {
         progress(what);
         let daemon = daemon(args)?;
-        let mut first = Engine::attach(&daemon, 1)?;
-        first.store(FIRST);
+        let mut first = attach(&daemon, 1)?;
+        store(&mut first, FIRST);
         let first = stays.then_some(first);
-        let mut second = Engine::attach(&daemon, 2)?;
-        second.store(SECOND);
-        report.fine(key, what, (second.found(SECOND)?, 3), "", Some(Target::AtLeast(0.9)));
+        let mut second = attach(&daemon, 2)?;
+        store(&mut second, SECOND);
+        report.fine(key, what, (found(&mut second, SECOND)?, 3), "", Some(Target::AtLeast(0.9)));
         drop(first);
     }
     let what = "models in turn that find all their blocks";
@@ -100,9 +87,9 @@ pub(super) fn measure(args: &SpacesArgs) -> Result<Report, BenchError> {
     let daemon = daemon(args)?;
     let mut served = 0;
     for model in 1..=MODELS {
-        let Ok(mut engine) = Engine::attach(&daemon, model) else { continue };
-        engine.store(PREFIX);
-        served += u64::from(engine.found(PREFIX)? >= 1.0);
+        let Ok(mut engine) = attach(&daemon, model) else { continue };
+        store(&mut engine, PREFIX);
+        served += u64::from(found(&mut engine, PREFIX)? >= 1.0);
     }
     report.count("models_served", what, served, "", Some(Target::AtLeast(MODELS.into())));
     Ok(report)

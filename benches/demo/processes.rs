@@ -3,13 +3,14 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 use std::{env, thread};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::de::DeserializeOwned;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -124,6 +125,25 @@ pub(super) fn watch(daemon: &PrivateDaemon, events: &Sender<Event>) -> Result<()
         let _ = events.send(Event::DaemonEnd(number));
     });
     Ok(())
+}
+
+/// Return the next message of an engine, or `None` at its end. `died` makes the error for a daemon that has ended.
+pub(super) fn message<M: DeserializeOwned>(
+    events: &Receiver<Event>,
+    daemon: &mut PrivateDaemon,
+    died: impl FnOnce(&mut PrivateDaemon) -> DemoError,
+) -> Result<Option<M>, DemoError> {
+    loop {
+        let line = match events.recv_timeout(SILENCE) {
+            Ok(Event::Line(line)) => line,
+            Ok(Event::Signal(signal)) => return Err(DemoError::Signal(signal)),
+            Ok(Event::DaemonEnd(pid)) if pid != daemon.pid() => continue,
+            Ok(Event::DaemonEnd(_)) => return Err(died(daemon)),
+            Ok(Event::End) | Err(RecvTimeoutError::Disconnected) => return Ok(None),
+            Err(RecvTimeoutError::Timeout) => return Err(DemoError::Silent),
+        };
+        return serde_json::from_str(&line).map(Some).map_err(|source| DemoError::Nonsense { line, source });
+    }
 }
 
 /// Return how a daemon ended that has ended or closed its socket, and the end of its log.

@@ -79,8 +79,8 @@ impl Sizes {
         chunks.chain(prefill + 1..=self.tokens())
     }
 
-    /// Return the minimum of bytes that an exact read must load from host memory into `frames` frames over all steps, with
-    /// exclusive tiers: at each step, max(0, pages − frames + frames for streaming) pages.
+    /// Return the bytes that an exact read loads from host memory into `frames` frames over all steps, with exclusive tiers, if frames
+    /// for streaming hold nothing that the next step needs: at each step, max(0, pages − frames + frames for streaming) pages.
     #[must_use]
     pub fn optimum_host_to_tier0(&self, frames: u32) -> u64 {
         self.steps().map(|tokens| self.excess(tokens, frames)).sum::<u64>() * self.page_bytes as u64
@@ -92,8 +92,8 @@ impl Sizes {
         self.excess(self.tokens(), frames) * self.page_bytes as u64
     }
 
-    /// Return the minimum of bytes that an exact read must load from NVMe over all steps, with exclusive tiers: at each step,
-    /// max(0, pages − tier-0 frames − host frames + frames of both for streaming) pages.
+    /// Return the bytes that an exact read loads from NVMe over all steps, in the same way: at each step, max(0, pages − tier-0 frames −
+    /// host frames + frames of both for streaming) pages.
     #[must_use]
     pub fn optimum_nvme_to_host(&self, tier0_frames: u32, host_frames: u32) -> u64 {
         self.steps().map(|tokens| self.excess_of_both(tokens, tier0_frames, host_frames)).sum::<u64>()

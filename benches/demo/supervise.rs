@@ -1,6 +1,6 @@
 //! The first part of the demo, in its main process: starts the daemon and the engine, and shows the engine's messages.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, Sender};
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use super::contracts::Inexact;
 use super::engine::{Cause, Measured, Message, Stage};
 use super::error::DemoError;
 use super::nvme::Figures;
-use super::processes::{Engine, Event, SILENCE, last_words, watch};
+use super::processes::{Engine, Event, last_words, message, watch};
 use super::report::Results;
 use super::setup::Setup;
 use super::sizes::{HOST_SCAN_FRAMES, SCAN_FRAMES};
@@ -96,34 +96,25 @@ fn relay(
 ) -> Result<Relayed, DemoError> {
     let mut relayed = Relayed::default();
     let mut at = (Stage::Rehearsal, 0);
-    loop {
-        let line = match events.recv_timeout(SILENCE) {
-            Ok(Event::Line(line)) => line,
-            Ok(Event::Signal(signal)) => return Err(DemoError::Signal(signal)),
-            Ok(Event::DaemonEnd(pid)) if pid != daemon.pid() => continue,
-            Ok(Event::DaemonEnd(_)) => return Err(daemon_died(daemon, at)),
-            Ok(Event::End) | Err(RecvTimeoutError::Disconnected) => break,
-            Err(RecvTimeoutError::Timeout) => return Err(DemoError::Silent),
-        };
-        match serde_json::from_str(&line) {
-            Err(source) => return Err(DemoError::Nonsense { line, source }),
-            Ok(Message::Progress { stage, tokens, token }) => {
+    while let Some(message) = message(events, daemon, |daemon| daemon_died(daemon, at))? {
+        match message {
+            Message::Progress { stage, tokens, token } => {
                 at = (stage, tokens);
                 console.progress(setup, stage, tokens, token);
             }
-            Ok(Message::Checkpoint { stage, .. }) => {
+            Message::Checkpoint { stage, .. } => {
                 relayed.checkpoints.push((stage, [daemon.status()?, daemon.status()?]));
                 engine.go_on("")?;
             }
-            Ok(Message::Device { name }) => {
+            Message::Device { name } => {
                 console.device(&name);
                 relayed.device = Some(name);
             }
-            Ok(Message::Ended { stage, measured }) => {
+            Message::Ended { stage, measured } => {
                 console.ended(setup, stage, &measured);
                 relayed.ended.push((stage, measured));
             }
-            Ok(Message::Failed { stage, tokens, error, cause }) => {
+            Message::Failed { stage, tokens, error, cause } => {
                 return Err(failed(setup, daemon, (stage, tokens), error, cause));
             }
         }

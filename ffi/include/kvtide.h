@@ -227,10 +227,6 @@ enum kvt_request_kind
     KVT_REQUEST_STORE = 4,
     /// `args.acquire`; `result.pin` is the pin.
     KVT_REQUEST_ACQUIRE = 5,
-    /// `args.fetch`, `result.fetch`.
-    KVT_REQUEST_FETCH = 6,
-    /// `args.reserve_blocks`; `result.blocks` is the number of blocks added.
-    KVT_REQUEST_RESERVE_BLOCKS = 7,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -461,7 +457,7 @@ typedef struct kvt_hash {
 
 /// A lease: a cached prefix that is pinned for a limited time.
 typedef struct kvt_lease_info {
-    /// Id of the lease, for `kvt_channel_load` and `kvt_channel_fetch`; `kvt_channel_end_lease` ends it early.
+    /// Id of the lease, for `kvt_channel_load`; `kvt_channel_end_lease` ends it early.
     uint32_t id;
     /// Blocks of the prefix in host memory.
     uint32_t in_host;
@@ -552,26 +548,6 @@ typedef struct kvt_range {
     uint16_t planes;
 } kvt_range;
 
-/// Arguments of a fetch (`kvt_channel_fetch`).
-typedef struct kvt_fetch_request {
-    /// `kvt_lease_info.id`.
-    uint32_t lease;
-    /// Index of the first block in the prefix.
-    uint32_t first;
-    /// Number of blocks, at most 512.
-    uint32_t count;
-    /// Zero.
-    uint32_t reserved;
-} kvt_fetch_request;
-
-/// Arguments of a reserve for the session (`kvt_channel_reserve_blocks`).
-typedef struct kvt_reserve_blocks_request {
-    /// Number of blocks, at most 4,096.
-    uint32_t count;
-    /// Zero.
-    uint32_t reserved;
-} kvt_reserve_blocks_request;
-
 /// Arguments of a request: the member that `kvt_request.kind` names.
 typedef union kvt_request_args {
     /// `KVT_REQUEST_LOOKUP`.
@@ -584,10 +560,6 @@ typedef union kvt_request_args {
     kvt_store_request store;
     /// `KVT_REQUEST_ACQUIRE`.
     kvt_range acquire;
-    /// `KVT_REQUEST_FETCH`.
-    kvt_fetch_request fetch;
-    /// `KVT_REQUEST_RESERVE_BLOCKS`.
-    kvt_reserve_blocks_request reserve_blocks;
     /// The size of the union in every version, so that a new kind changes no layout. Not used.
     uint64_t reserved[10];
 } kvt_request_args;
@@ -617,12 +589,11 @@ typedef struct kvt_lookup_result {
     uint32_t in_host_permille;
 } kvt_lookup_result;
 
-/// Result of a load or fetch.
+/// Result of a load.
 typedef struct kvt_copy_result {
-    /// Number of blocks that did not arrive (load), or that are not in host memory (fetch); `kvt_channel_get_failed`
-    /// returns their indices, and `kvt_completion.status` is the reason of the first. If it is 0 and `status` is an
-    /// error, nothing was copied; but after `KVT_EDAEMON` any of the blocks may have been copied
-    /// (`kvt_channel_settle`).
+    /// Number of blocks that did not arrive; `kvt_channel_get_failed` returns their indices, and
+    /// `kvt_completion.status` is the reason of the first. If it is 0 and `status` is an error, nothing was copied; but
+    /// after `KVT_EDAEMON` any of the blocks may have been copied (`kvt_channel_settle`).
     uint32_t failed_count;
     /// Zero.
     uint32_t reserved;
@@ -637,7 +608,7 @@ typedef struct kvt_store_result {
 } kvt_store_result;
 
 /// Result of a request: the member that `kvt_completion.kind` names. All bytes are zero if the request failed, except
-/// `failed_count` of loads, stores and fetches.
+/// `failed_count` of loads and stores.
 typedef union kvt_result {
     /// `KVT_REQUEST_LOOKUP`.
     kvt_lookup_result lookup;
@@ -649,10 +620,6 @@ typedef union kvt_result {
     kvt_store_result store;
     /// `KVT_REQUEST_ACQUIRE`.
     kvt_pin *pin;
-    /// `KVT_REQUEST_FETCH`.
-    kvt_copy_result fetch;
-    /// `KVT_REQUEST_RESERVE_BLOCKS`: number of blocks.
-    uint32_t blocks;
     /// The size of the union in every version, so that the result of a new kind changes no layout.
     uint64_t reserved[4];
 } kvt_result;
@@ -723,9 +690,9 @@ kvt_status kvt_attach(const kvt_options *options,
 /// Close all channels and lanes of the old client before the call. After success the old client has none; detach it.
 ///
 /// Sequences keep their ids, get new block ids, and belong to the channel with the same index. A sequence is lost if a
-/// page that it needs was not in tier 0: all calls on it except `kvt_channel_drop_seq` return `KVT_ELOST`. The
-/// session's reserve is empty, no page is pinned, no sequence is parked, and leases have ended. An engine with blocks
-/// of its own calls `kvt_client_set_blocks` again.
+/// page that it needs was not in tier 0: all calls on it except `kvt_channel_drop_seq` return `KVT_ELOST`. No page is
+/// pinned, no sequence is parked, and leases have ended. An engine with blocks of its own calls
+/// `kvt_client_set_blocks` again.
 ///
 /// @param client  Session.
 /// @param socket  Path of the new daemon's socket.
@@ -886,7 +853,7 @@ kvt_status kvt_channel_lease(kvt_channel *channel,
                              uint64_t timeout_us,
                              kvt_lease_info *lease);
 
-/// End a lease. Does not wait. Call it after the loads and fetches of its blocks have ended: those in flight end with
+/// End a lease. Does not wait. Call it after the loads of its blocks have ended: those in flight end with
 /// `KVT_ENOTFOUND`.
 ///
 /// @param channel  Channel.
@@ -963,26 +930,6 @@ kvt_status kvt_channel_store(kvt_channel *channel,
                              uint64_t timeout_us,
                              uint32_t *failed,
                              uint32_t *failed_count);
-
-/// Read blocks of a lease from NVMe into host memory, ahead of a load, as far as there is room.
-///
-/// @param channel  Channel.
-/// @param lease  `kvt_lease_info.id`.
-/// @param first  Index of the first block in the prefix.
-/// @param count  Number of blocks, at most 2^20.
-/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
-/// @param fetched  May be NULL; receives the number of these blocks that are in host memory, also if some blocks failed.
-/// @return `KVT_OK`; `KVT_ENOSPC` if not all of them fit; otherwise as `kvt_channel_load`.
-/// Thread safety: one thread per channel at a time.
-/// Example: `kvt_channel_fetch(channel, lease.id, 0, cached, 0, NULL);`
-///
-/// Pointers: `fetched` must be NULL or valid for a write.
-kvt_status kvt_channel_fetch(kvt_channel *channel,
-                             uint32_t lease,
-                             uint32_t first,
-                             uint32_t count,
-                             uint64_t timeout_us,
-                             uint32_t *fetched);
 
 /// Wait until earlier calls that ended with `KVT_ETIMEDOUT` or `KVT_EDAEMON` no longer access the engine's own blocks.
 ///
@@ -1129,7 +1076,7 @@ kvt_status kvt_channel_wait(kvt_channel *channel,
                             uint64_t timeout_us,
                             kvt_completion *completion);
 
-/// Return the blocks for which a load, store or fetch failed, as indices into the request's blocks. The completion must
+/// Return the blocks for which a load or store failed, as indices into the request's blocks. The completion must
 /// come from the last `kvt_channel_poll` or `kvt_channel_wait` of this channel.
 ///
 /// @param channel  Channel.

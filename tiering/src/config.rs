@@ -2,7 +2,7 @@
 
 use crate::api::{NONE, PlaneKind, Policy, SpaceConfig};
 use crate::error::Error;
-use crate::pages::IDS_MAX;
+use crate::index::IDS_MAX;
 use kvtide_types::geometry;
 use serde::{Deserialize, Serialize};
 

@@ -5,7 +5,6 @@ use super::super::{BenchError, percentile};
 use super::model::{Decoder, Told};
 use crate::replay::machine::{Bandwidths, Machine, space};
 use kvtide_tiering::api::{Contract, Event, Request, ScoreKind};
-use kvtide_tiering::predict::{Fresh, Pages, Predictor, Seen};
 use std::time::{Duration, Instant};
 
 /// Bytes of a page: 64 tokens of one layer of an 8B model.
@@ -27,12 +26,8 @@ const CHUNK: u32 = 8;
 /// Result for one size.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cost {
-    /// Nanoseconds per page and plane: for all handling of scores in the core, and for a separate predictor that gets the same
-    /// scores and looks at every page.
+    /// Nanoseconds per page and plane for all handling of scores in the core.
     pub(super) all: f64,
-    pub(super) predictor: f64,
-    /// The 99th percentile of `all` over planes and steps.
-    pub(super) worst: f64,
     /// Loads ordered per plane and step.
     pub(super) loads: f64,
 }
@@ -45,22 +40,14 @@ struct Engine {
     /// Everything fits in tier 0, so that agents report attention scores only.
     fits: bool,
     decoder: Decoder,
-    /// A second predictor with the same input as the core's.
-    predictor: Predictor,
-    /// Estimates from queries that are not followed by attention scores yet, by plane.
-    fresh: Vec<Fresh>,
     planes: usize,
     blocks: Vec<u32>,
     read: Vec<bool>,
     told: Told,
-    seen: Vec<(u32, f32)>,
-    ids: Vec<u32>,
-    scores: Vec<f32>,
-    /// Time spent so far by the core and by the separate predictor.
+    /// Time spent so far by the core.
     core: Duration,
-    alone: Duration,
-    /// Time of each plane and step, for core and predictor, by the step's position in its round.
-    each: [Times; 2],
+    /// Time of each plane and step, by the step's position in its round.
+    each: Times,
 }
 
 /// Run `steps` steps (a multiple of [`ROUND`]) of a sequence of `pages` pages, and measure the core's time for their scores.
@@ -80,11 +67,8 @@ pub(super) fn measure(planes: usize, pages: u32, steps: u32) -> Result<Cost, Ben
     if loads == 0 {
         return Err(BenchError::Odd(format!("no page of {pages} was prefetched")));
     }
-    let a_page = |ns: f64| ns / f64::from(pages);
-    let [all, predictor] = engine.each.each_mut().map(|times| a_page(usual(times)));
-    let mut every: Vec<u64> = engine.each[0].iter().flatten().copied().collect();
-    let worst = a_page(percentile(&mut every, 99) as f64);
-    Ok(Cost { all, predictor, worst, loads: loads as f64 / every.len() as f64 })
+    let all = usual(&mut engine.each) / f64::from(pages);
+    Ok(Cost { all, loads: loads as f64 / f64::from(steps) / planes as f64 })
 }
 
 /// Return the core's nanoseconds for a plane's scores where all pages fit. Agents report attention scores only in that case.
@@ -99,7 +83,7 @@ pub(super) fn fitting(planes: usize, pages: u32) -> Result<f64, BenchError> {
     if counters.attention_loads > 0 || counters.scores < STEPS * planes as u64 {
         return Err(BenchError::Odd(format!("pages were loaded, or scores are missing: {counters:?}")));
     }
-    Ok(usual(&mut engine.each[0]))
+    Ok(usual(&mut engine.each))
 }
 
 /// Return the usual time of a plane and step: the mean over the positions in a round of their medians. The medians suppress other
@@ -121,17 +105,11 @@ impl Engine {
             machine,
             fits: frames >= pages * planes as u32,
             decoder: Decoder::new(planes, pages as usize),
-            fresh: vec![Fresh::default(); planes],
-            predictor: Predictor::new(planes, (pages + CHUNK) as usize, pages as usize),
             planes,
             blocks: Vec::with_capacity(pages as usize),
             read: vec![false; pages as usize],
             told: Told::default(),
-            seen: Vec::new(),
-            ids: (0..pages).collect(),
-            scores: vec![0.0; pages as usize],
             core: Duration::ZERO,
-            alone: Duration::ZERO,
             each: Default::default(),
         })
     }
@@ -156,7 +134,7 @@ impl Engine {
         self.machine.must(Request::Step { lane: 0, step, seqs: &[0] })?;
         for plane in 0..self.planes {
             let position = Some(step * self.planes as u64 + plane as u64);
-            let before = [self.core, self.alone];
+            let before = self.core;
             self.machine.at(position)?;
             for (read, block) in self.read.iter_mut().zip(&self.blocks) {
                 *read = self.machine.agent.shows(*block, plane as u16);
@@ -174,9 +152,7 @@ impl Engine {
             }
             self.decoder.read(plane, &self.read, &mut self.told);
             self.tell(step, plane, ScoreKind::Mass)?;
-            for (times, (now, before)) in self.each.iter_mut().zip([self.core, self.alone].into_iter().zip(before)) {
-                times[(step % ROUND) as usize].push((now - before).as_nanos() as u64);
-            }
+            self.each[(step % ROUND) as usize].push((self.core - before).as_nanos() as u64);
         }
         self.machine.must(Request::StepEnd { lane: 0, step })?;
         self.machine.at(None)?;
@@ -189,23 +165,6 @@ impl Engine {
         let began = Instant::now();
         self.machine.tell(event)?;
         self.core += began.elapsed();
-        self.machine.drain()?;
-        self.tell_predictor(step, plane, kind);
-        Ok(())
-    }
-
-    fn tell_predictor(&mut self, step: u64, plane: usize, kind: ScoreKind) {
-        let ln = |bits: u16| half::f16::from_bits(bits).to_f32();
-        self.seen.clear();
-        self.seen.extend(self.told.top.iter().map(|&(at, bits)| (at, ln(bits))));
-        let seen = Seen { kind, step, rest: ln(self.told.rest).exp(), top: &self.seen };
-        let pages = Pages { blocks: &self.blocks, often: &self.ids, turn: &[] };
-        let began = Instant::now();
-        self.predictor.observe(plane as u16, &pages, seen, &mut self.fresh[plane]);
-        let ranked = !self.predictor.stable(plane as u16) || step.is_multiple_of(2);
-        if kind == ScoreKind::Ahead && ranked {
-            self.predictor.rank(plane as u16, step, &pages, &mut self.scores);
-        }
-        self.alone += began.elapsed();
+        Ok(self.machine.drain()?)
     }
 }

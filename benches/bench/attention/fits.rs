@@ -1,7 +1,7 @@
 //! Cost of attention scores when everything fits. The demo's model decodes the same text twice in one private daemon: with `approx`
 //! and all its reports, and with `exact`, which reports nothing. The two sessions alternate step by step.
 
-use super::super::BenchError;
+use super::super::{BenchError, median};
 use crate::demo::attention::{Page, pages_of};
 use crate::demo::engine::Run;
 use crate::demo::kv::{SessionSpec, Store, TieredError, digests};
@@ -41,18 +41,8 @@ pub(super) fn measure(prefill: usize, decode: usize) -> Result<Fits, BenchError>
     let mut daemon = PrivateDaemon::start(&options)?;
     let times = alternate(daemon.socket(), &decoder, sizes)?;
     daemon.stop()?;
-    let (mut silent, mut more): (Vec<f64>, Vec<f64>) = times.into_iter().unzip();
-    Ok(Fits {
-        step_ns: median(&mut silent),
-        more_ns: median(&mut more),
-        planes: sizes.planes,
-        pages: pages_of(sizes.tokens()),
-    })
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or_default()
+    let (silent, more): (Vec<f64>, Vec<f64>) = times.into_iter().unzip();
+    Ok(Fits { step_ns: median(&silent), more_ns: median(&more), planes: sizes.planes, pages: pages_of(sizes.tokens()) })
 }
 
 /// Return, for each step, the time without scores and the additional time with scores.

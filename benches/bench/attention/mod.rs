@@ -37,8 +37,6 @@ pub(super) fn measure(args: &AttentionArgs) -> Result<Report, BenchError> {
         let cost = engine::measure(planes, pages, steps)?;
         let unit = "ns/page/plane";
         report.number(format!("ns_{pages}.all"), format!("predictor and planner, {pages} pages"), cost.all, unit, NS);
-        report.number(format!("ns_{pages}.predictor"), "  predictor alone, every page", cost.predictor, unit, None);
-        report.number(format!("ns_{pages}.worst"), "  p99 over planes and steps", cost.worst, unit, None);
         report.number(format!("ns_{pages}.loads"), "  loads ordered", cost.loads, "/plane/step", None);
     }
     super::progress("demo model, everything fits in tier 0");

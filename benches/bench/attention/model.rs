@@ -1,6 +1,7 @@
 //! Synthetic attention similar to a decoder's: a few pages get most of it, most of them keep it, some change.
 
 use half::f16;
+use kvtide_types::random::Random;
 use kvtide_wire::score::TOP_MAX;
 
 /// Per step, the part of its distance to the base level by which a page's level returns, and the standard deviation of its noise.
@@ -9,30 +10,17 @@ const NOISE: f32 = 0.35;
 /// Standard deviation of the error of a digest's estimate.
 const ESTIMATE_NOISE: f32 = 0.3;
 /// One page in `JUMPS` jumps up at a step, by `JUMP`: attention that cannot be predicted.
-const JUMPS: u32 = 100;
+const JUMPS: u64 = 100;
 const JUMP: f32 = 3.0;
 
-/// Seeded, so that every run is the same.
-#[derive(Clone, Debug)]
-struct Random(u64);
+/// Return a number from 0 to 1.
+fn unit(random: &mut Random) -> f32 {
+    (random.next() >> 40) as f32 / (1 << 24) as f32
+}
 
-impl Random {
-    fn bits(&mut self) -> u32 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 32) as u32
-    }
-
-    /// Return a number from 0 to 1.
-    fn unit(&mut self) -> f32 {
-        (self.bits() >> 8) as f32 / (1 << 24) as f32
-    }
-
-    /// Return approximately normal noise with mean 0 and variance 1.
-    fn noise(&mut self) -> f32 {
-        ((0..4).map(|_| self.unit()).sum::<f32>() - 2.0) * 3.0f32.sqrt()
-    }
+/// Return approximately normal noise with mean 0 and variance 1.
+fn noise(random: &mut Random) -> f32 {
+    ((0..4).map(|_| unit(random)).sum::<f32>() - 2.0) * 3.0f32.sqrt()
 }
 
 /// The best entries of an estimate or of a read, as an engine reports them.
@@ -79,17 +67,17 @@ pub(super) struct Decoder {
 
 impl Decoder {
     pub(super) fn new(planes: usize, pages: usize) -> Decoder {
-        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let mut random = Random::new(1);
         // Exponentially distributed logarithms, so that shares fall with a power of their rank.
-        let base: Vec<f32> = (0..planes * pages).map(|_| -1.5 * random.unit().max(1e-6).ln()).collect();
+        let base: Vec<f32> = (0..planes * pages).map(|_| -1.5 * unit(&mut random).max(1e-6).ln()).collect();
         Decoder { levels: base.clone(), random, base, pages, scratch: vec![0.0; pages] }
     }
 
     /// Advance by one step.
     pub(super) fn step(&mut self) {
         for (level, base) in self.levels.iter_mut().zip(&self.base) {
-            *level += RETURN * (base - *level) + NOISE * self.random.noise();
-            if self.random.bits().is_multiple_of(JUMPS) {
+            *level += RETURN * (base - *level) + NOISE * noise(&mut self.random);
+            if self.random.one_in(JUMPS) {
                 *level += JUMP;
             }
         }
@@ -103,7 +91,7 @@ impl Decoder {
     pub(super) fn estimate(&mut self, plane: usize, told: &mut Told) {
         let mut scratch = std::mem::take(&mut self.scratch);
         for (at, scratch) in scratch.iter_mut().enumerate() {
-            *scratch = self.levels[plane * self.pages + at] + ESTIMATE_NOISE * self.random.noise();
+            *scratch = self.levels[plane * self.pages + at] + ESTIMATE_NOISE * noise(&mut self.random);
         }
         told.tell(&scratch);
         self.scratch = scratch;

@@ -8,10 +8,10 @@
 //! another thread takes it. Non-temporal copies for large pieces were not tried here.
 
 use super::super::percentile;
-use super::{BenchError, Engine, TIMEOUT, daemon, trying};
+use super::{BenchError, BlockEngine, attach, daemon};
 use crate::bench::nvme::failed;
 
-use kvtide_wire::status::Status;
+use kvtide_wire::entry::Level;
 use memmap2::{Advice, MmapMut};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -52,7 +52,7 @@ pub(super) fn measure(mib: u32) -> Result<Copies, BenchError> {
     let bytes = u64::from(mib) * u64::from(BLOCK_BYTES);
     // Each round stores new content while the previous round's content is evicted.
     let mut daemon = daemon(3 * bytes + (64 << 20), 4 * mib)?;
-    let mut engine = Engine::attach(daemon.socket(), BLOCK_BYTES, mib)?;
+    let mut engine = attach(daemon.socket(), BLOCK_BYTES, mib)?;
     let mut near = vec![1u8; bytes as usize];
     let mut far = huge(bytes as usize)?;
     let own: Vec<u32> = (0..mib).collect();
@@ -84,7 +84,7 @@ pub(super) fn measure(mib: u32) -> Result<Copies, BenchError> {
 }
 
 /// Check that the loaded bytes are the stored bytes.
-fn check(engine: &Engine, round: usize) -> Result<(), BenchError> {
+fn check(engine: &BlockEngine, round: usize) -> Result<(), BenchError> {
     let whole = engine.client.with_block(0, 0, |bytes| bytes.iter().all(|byte| *byte == round as u8 + 1));
     if whole == Some(true) {
         Ok(())
@@ -115,33 +115,28 @@ fn copy(from: &[u8], to: &mut [u8]) -> Duration {
     began.elapsed()
 }
 
-fn store(engine: &mut Engine, hashes: &[u128], own: &[u32]) -> Result<Duration, BenchError> {
+fn store(engine: &mut BlockEngine, hashes: &[u128], own: &[u32]) -> Result<Duration, BenchError> {
     let (began, mut held) = (Instant::now(), None);
     for (i, (part, blocks)) in hashes.chunks(CALL).zip(own.chunks(CALL)).enumerate() {
         let first = i * CALL;
         let parent = if first == 0 { 0 } else { hashes[first - 1] };
-        engine.store((first as u32, parent), part, blocks)?;
+        engine.store((first as u32, parent), part, blocks, Level::Published)?;
         // The lease keeps the parents of the next blocks from being evicted for them.
-        let (last, count) = (hashes[first + part.len() - 1], (first + part.len()) as u32);
-        let lease = trying("lease stored blocks", engine.channel.lease(last, count, TIMEOUT, TIMEOUT))?;
+        let lease = engine.lease(&hashes[..first + part.len()])?;
         if let Some(before) = held.replace(lease.seq) {
-            trying("release a lease", engine.channel.drop_seq(before))?;
+            engine.release(before)?;
         }
     }
-    held.map_or(Ok(()), |lease| trying("release a lease", engine.channel.drop_seq(lease)))?;
+    held.map_or(Ok(()), |lease| engine.release(lease))?;
     Ok(began.elapsed())
 }
 
-fn load(engine: &mut Engine, hashes: &[u128], own: &[u32]) -> Result<Duration, BenchError> {
+fn load(engine: &mut BlockEngine, hashes: &[u128], own: &[u32]) -> Result<Duration, BenchError> {
     let began = Instant::now();
-    let last = hashes.last().copied().unwrap_or_default();
-    let lease = trying("lease a prefix", engine.channel.lease(last, hashes.len() as u32, TIMEOUT, TIMEOUT))?;
+    let lease = engine.lease(hashes)?.seq;
     for (i, blocks) in own.chunks(CALL).enumerate() {
-        let copied = trying("load blocks", engine.channel.load(lease.seq, (i * CALL) as u32, blocks, TIMEOUT))?;
-        if copied.status != Status::Ok {
-            return Err(BenchError::Odd(format!("{} blocks not loaded: {:?}", copied.failed.len(), copied.status)));
-        }
+        engine.load(lease, (i * CALL) as u32, blocks)?;
     }
-    trying("release a lease", engine.channel.drop_seq(lease.seq))?;
+    engine.release(lease)?;
     Ok(began.elapsed())
 }

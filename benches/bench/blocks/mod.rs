@@ -3,27 +3,20 @@
 //! - `lookup`: lookups and leases with the number of cached blocks of the target; `python`: the same lookups from Python
 //! - `copies`: blocks of 1 MiB stored and loaded, alternated with memcpy of the same bytes
 //! - `nvme`: blocks of 1 MiB loaded from NVMe, alternated with reads of the NVMe tier alone
-//! - `hits`: single prefixes of 128 MiB in host memory, and the first one from NVMe after a start
-//! - `index`: memory of the index
-//! - `crowd`: concurrent threads and processes, each a `client`
+//! - `crowd`: concurrent threads, each a `client`
 
 mod client;
 mod copies;
 mod crowd;
-mod hits;
 mod lookup;
 mod nvme;
 mod python;
 
+use super::block_engine::{BlockEngine, block_space, spread};
 use super::engine::{TIMEOUT, trying};
 use super::report::{Report, Target};
 use super::{BenchError, Output, progress};
 use crate::private_daemon::{Options as DaemonOptions, PrivateDaemon};
-pub(super) use client::{ClientArgs, run as client};
-use kvtide_client::client::{Channel, Client, Options, SpaceSpec};
-use kvtide_wire::entry::Level;
-use kvtide_wire::geometry::Plane;
-use kvtide_wire::status::Status;
 use std::path::{Path, PathBuf};
 
 /// Flags of `kvtide bench blocks`.
@@ -37,7 +30,7 @@ pub(super) struct BlocksArgs {
     /// MiB copied in each direction per round
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(4..=4096))]
     mib: u32,
-    /// Directory for the NVMe benchmarks; two files of at least --nvme-mib are created and removed at the end
+    /// Directory for the NVMe benchmarks; files of at least --nvme-mib are created and removed at the end
     #[arg(long)]
     dir: Option<PathBuf>,
     /// MiB loaded from NVMe per round
@@ -68,45 +61,20 @@ pub(super) fn measure(args: &BlocksArgs) -> Result<Report, BenchError> {
         }
         None => report.missing("load_nvme_ratio", what, "needs --dir"),
     }
-    hits(args, &mut report)?;
     progress("concurrent clients");
-    let crowd = crowd::measure()?;
-    let most = Target::AtMost(1000.0);
-    report.number("concurrent_lookup_max_us", "lookups of 8 concurrent clients, max", crowd.max_us, "us", most);
-    report.number("concurrent_lookup_p99_us", "lookups of 8 concurrent clients, p99", crowd.p99_us, "us", None);
-    let what = "echo of a byte instead of the lookups, max";
-    report.number("concurrent_machine_max_us", what, crowd.machine_max_us, "us", None);
-    report.number(
-        "concurrent_machine_p99_us",
-        "echo of a byte instead of the lookups, p99",
-        crowd.machine_p99_us,
-        "us",
-        None,
-    );
+    let mut crowd = crowd::measure()?;
+    for (key, what, stats) in [
+        ("concurrent_lookup", "lookups of 8 concurrent clients", &mut crowd.lookups),
+        ("concurrent_machine", "echo of a byte instead of the lookups", &mut crowd.machine),
+    ] {
+        let most = (key == "concurrent_lookup").then_some(Target::AtMost(1000.0));
+        report.number(format!("{key}_max_us"), format!("{what}, max"), stats.percentile_us(100), "us", most);
+        report.number(format!("{key}_p99_us"), format!("{what}, p99"), stats.percentile_us(99), "us", None);
+    }
     let what = "throughput of 8 clients ÷ one client";
     report.number("concurrent_throughput_ratio", what, crowd.ratio(), "x", Target::AtLeast(1.0));
     report.note(crowd.note());
     Ok(report)
-}
-
-fn hits(args: &BlocksArgs, report: &mut Report) -> Result<(), BenchError> {
-    progress("single hits");
-    let mut hits = hits::in_host()?;
-    let (ratio, longest, plain) = (hits.ratio(), hits.max_ratio(), hits.memcpy_max_ratio());
-    report.number("hit_host_ratio_memcpy", "hit of 128 MiB in host memory ÷ memcpy, medians", ratio, "x", None);
-    report.number("hit_host_max_ratio", "hit of 128 MiB in host memory, max ÷ median", longest, "x", None);
-    report.number("hit_host_max_ratio_memcpy", "memcpy of 128 MiB, max ÷ median", plain, "x", None);
-    report.note(hits.note());
-    let what = "first hit on NVMe after a start ÷ later hits";
-    match &args.dir {
-        Some(dir) => {
-            let (ratio, note) = hits::after_start(dir)?;
-            report.number("hit_first_ratio", what, ratio, "x", Target::AtMost(1.5));
-            report.note(note);
-        }
-        None => report.missing("hit_first_ratio", what, "needs --dir"),
-    }
-    Ok(())
 }
 
 fn look_up(args: &BlocksArgs, report: &mut Report) -> Result<(), BenchError> {
@@ -131,49 +99,9 @@ fn look_up(args: &BlocksArgs, report: &mut Report) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Return the median.
-fn median(figures: &[f64]) -> f64 {
-    let mut figures = figures.to_vec();
-    figures.sort_unstable_by(f64::total_cmp);
-    figures.get(figures.len() / 2).copied().unwrap_or(0.0)
-}
-
-/// An engine without tier 0, with its blocks in one tensor.
-struct Engine {
-    channel: Channel,
-    client: Client,
-}
-
-impl Engine {
-    /// Attach with `blocks` blocks of `block_bytes` in one plane.
-    fn attach(socket: &Path, block_bytes: u32, blocks: u32) -> Result<Engine, BenchError> {
-        Engine::with(socket, block_bytes, blocks, 1)
-    }
-
-    /// Attach with several channels, and use the first.
-    fn with(socket: &Path, block_bytes: u32, blocks: u32, channels: u16) -> Result<Engine, BenchError> {
-        let space = SpaceSpec::new("bench-blocks", [11; 32], 16, vec![Plane::full(block_bytes)]);
-        let options = Options { timeout: TIMEOUT, channels, ..Options::new(socket.into(), space, vec![0]) };
-        let client = trying("attach", Client::attach(options))?;
-        let channel = trying("get the channel", client.channel(0))?;
-        trying("allocate blocks", client.allocate_blocks(blocks))?;
-        Ok(Engine { channel, client })
-    }
-
-    /// Store a run of a chain from the engine's own blocks. All must become findable.
-    fn store(&mut self, at: (u32, u128), hashes: &[u128], own: &[u32]) -> Result<(), BenchError> {
-        self.store_at(at, hashes, own, Level::Published)
-    }
-
-    /// Store up to a durability level.
-    fn store_at(&mut self, at: (u32, u128), hashes: &[u128], own: &[u32], level: Level) -> Result<(), BenchError> {
-        let stored = self.channel.store(at, hashes, own, level, TIMEOUT);
-        let copied = trying("store blocks", stored)?;
-        if copied.status == Status::Ok {
-            return Ok(());
-        }
-        Err(BenchError::Odd(format!("{} of {} blocks not stored: {:?}", copied.failed.len(), own.len(), copied.status)))
-    }
+/// Attach with `own` blocks of `block_bytes` in one plane.
+fn attach(socket: &Path, block_bytes: u32, own: u32) -> Result<BlockEngine, BenchError> {
+    BlockEngine::attach(socket, block_space("bench-blocks", 11, block_bytes, 1), own, TIMEOUT)
 }
 
 /// Start a daemon with room for `bytes` bytes of blocks.

@@ -1,11 +1,12 @@
 //! Loads of 1 MiB blocks that are only on NVMe, through the client into the engine's memory, alternated with reads of the NVMe tier
 //! alone in the same directory.
 
+use super::super::engine::counted;
+use super::super::median;
 use super::super::nvme::Alone;
-use super::{BenchError, Engine, TIMEOUT, median, trying};
+use super::{BenchError, BlockEngine, TIMEOUT, block_space};
 use crate::private_daemon::{Nvme, Options as DaemonOptions, PrivateDaemon};
 use kvtide_wire::entry::Level;
-use kvtide_wire::status::Status;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -14,13 +15,16 @@ const ROUNDS: usize = 5;
 /// Time of reading the tier alone per round.
 const ALONE: Duration = Duration::from_secs(1);
 /// Blocks of one store, which waits until they are on the disk.
-const STORE: usize = 64;
+const STORE: u32 = 64;
 /// Blocks of one load: the maximum of a call.
 const LOAD: usize = 512;
 /// Host memory of the daemon: little more than is needed for streaming. Before each round as many other blocks are stored, so that
 /// almost none of the loaded blocks is in host memory.
 const HOST_BYTES: u64 = 192 << 20;
 const OTHERS: u32 = (HOST_BYTES / BLOCK_BYTES as u64) as u32;
+
+/// The daemon's counter of bytes read from NVMe.
+const READ: &str = "/nvme_to_host/bytes";
 
 /// Rates of each round.
 #[derive(Debug, Default)]
@@ -58,7 +62,8 @@ pub(super) fn measure(dir: &Path, mib: u32) -> Result<Loads, BenchError> {
         ..DaemonOptions::default()
     };
     let mut daemon = PrivateDaemon::start(&options)?;
-    let mut engine = Engine::attach(daemon.socket(), BLOCK_BYTES, LOAD as u32)?;
+    let space = block_space("bench-blocks", 11, BLOCK_BYTES, 1);
+    let mut engine = BlockEngine::attach(daemon.socket(), space, LOAD as u32, 6 * TIMEOUT)?;
     let hashes: Vec<u128> = (0..u128::from(mib)).map(|i| 7 << 64 | (i + 1)).collect();
     store(&mut engine, &hashes, || alone.check())?;
     let mut loads = Loads::default();
@@ -66,9 +71,9 @@ pub(super) fn measure(dir: &Path, mib: u32) -> Result<Loads, BenchError> {
         let others: Vec<u128> = (0..OTHERS).map(|i| (round as u128 + 8) << 64 | u128::from(i + 1)).collect();
         store(&mut engine, &others, || alone.check())?;
         let beside = alone.read(ALONE)?;
-        let before = read_bytes(&mut daemon)?;
+        let before = counted(&mut daemon, None, READ)?;
         let took = load(&mut engine, &hashes)?;
-        let read = (read_bytes(&mut daemon)? - before) as f64;
+        let read = (counted(&mut daemon, None, READ)? - before) as f64;
         let ours = read / took.as_secs_f64();
         // The first round maps memory.
         if round > 0 {
@@ -82,41 +87,29 @@ pub(super) fn measure(dir: &Path, mib: u32) -> Result<Loads, BenchError> {
     Ok(loads)
 }
 
-/// Return the bytes that the daemon has read from NVMe.
-fn read_bytes(daemon: &mut PrivateDaemon) -> Result<u64, BenchError> {
-    let status = daemon.status()?;
-    let spaces = status["spaces"].as_array().into_iter().flatten();
-    let of = |space: &serde_json::Value| space["core"].pointer("/nvme_to_host/bytes")?.as_array().cloned();
-    let Some(read) = spaces.filter_map(of).next_back() else {
-        return Err(BenchError::Odd("the daemon's status lacks the bytes read from NVMe".into()));
-    };
-    Ok(read.iter().filter_map(serde_json::Value::as_u64).sum())
-}
-
 /// Return the content of block `index`.
 fn byte(index: usize) -> u8 {
     (index % 251) as u8 + 1
 }
 
-fn store(engine: &mut Engine, hashes: &[u128], check: impl Fn() -> Result<(), BenchError>) -> Result<(), BenchError> {
-    for (i, part) in hashes.chunks(STORE).enumerate() {
-        check()?;
-        let first = i * STORE;
-        let own: Vec<u32> = (0..part.len() as u32).collect();
-        for &block in &own {
-            engine.client.with_block(block, 0, |bytes| bytes.fill(byte(first + block as usize)));
-        }
-        let parent = if first == 0 { 0 } else { hashes[first - 1] };
-        engine.store_at((first as u32, parent), part, &own, Level::Stored)?;
-    }
-    Ok(())
+fn store(
+    engine: &mut BlockEngine,
+    hashes: &[u128],
+    check: impl Fn() -> Result<(), BenchError>,
+) -> Result<(), BenchError> {
+    let own: Vec<u32> = (0..STORE).collect();
+    engine.store_chain(hashes, &own, Level::Stored, |client, first| {
+        own.iter().for_each(|&block| {
+            _ = client.with_block(block, 0, |bytes| bytes.fill(byte(first + block as usize)));
+        });
+        check()
+    })
 }
 
 /// Load all blocks and return the time.
-fn load(engine: &mut Engine, hashes: &[u128]) -> Result<Duration, BenchError> {
-    let last = hashes.last().copied().unwrap_or_default();
+fn load(engine: &mut BlockEngine, hashes: &[u128]) -> Result<Duration, BenchError> {
     let began = Instant::now();
-    let lease = trying("lease a prefix", engine.channel.lease(last, hashes.len() as u32, TIMEOUT * 6, TIMEOUT))?;
+    let lease = engine.lease(hashes)?.seq;
     let mut took = began.elapsed();
     for first in (0..hashes.len()).step_by(LOAD) {
         let count = LOAD.min(hashes.len() - first);
@@ -125,12 +118,8 @@ fn load(engine: &mut Engine, hashes: &[u128]) -> Result<Duration, BenchError> {
             engine.client.with_block(block, 0, |bytes| bytes[..8].fill(0));
         }
         let began = Instant::now();
-        let copied = trying("load blocks", engine.channel.load(lease.seq, first as u32, &own, TIMEOUT * 6))?;
+        engine.load(lease, first as u32, &own)?;
         took += began.elapsed();
-        if copied.status != Status::Ok {
-            let why = format!("{} blocks not loaded: {:?}", copied.failed.len(), copied.status);
-            return Err(BenchError::Odd(why));
-        }
         let right = |&block: &u32| {
             let expected = byte(first + block as usize);
             engine.client.with_block(block, 0, |b| b[0] == expected && b[b.len() - 1] == expected) == Some(true)
@@ -139,6 +128,6 @@ fn load(engine: &mut Engine, hashes: &[u128]) -> Result<Duration, BenchError> {
             return Err(BenchError::Odd("a loaded block differs from the stored block".into()));
         }
     }
-    trying("release a lease", engine.channel.drop_seq(lease.seq))?;
+    engine.release(lease)?;
     Ok(took)
 }

@@ -1,8 +1,8 @@
 //! Cost of the feed: blocks are evicted by the thousand, in turn with a relay that reads every event and without one.
 
-use super::super::BenchError;
 use super::super::report::{Report, Target};
-use super::restored::{self, ENTRIES};
+use super::super::{BenchError, median};
+use super::index::{self, ENTRIES};
 use kvtide_tiering::api::{Action, Event, Request, SpaceConfig, Status};
 use kvtide_tiering::{ActionBuf, Core};
 use std::time::{Duration, Instant};
@@ -17,15 +17,14 @@ pub(super) fn measure(config: &SpaceConfig, report: &mut Report) -> Result<(), B
         let (without, with) = (evict_all(config, false)?, evict_all(config, true)?);
         extra.push(with.as_nanos() as f64 - without.as_nanos() as f64);
     }
-    extra.sort_by(f64::total_cmp);
-    let each = (extra[PAIRS / 2] / f64::from(ENTRIES)).max(0.0).round() as u64;
+    let each = (median(&extra) / f64::from(ENTRIES)).max(0.0).round() as u64;
     report.count("event_ns", "an event of the feed, read by a relay", each, "ns", Some(Target::AtMost(200.0)));
     Ok(())
 }
 
 /// Evict all entries of a space; with `follow` a relay reads all events. Return the time that it takes.
 fn evict_all(config: &SpaceConfig, follow: bool) -> Result<Duration, BenchError> {
-    let (mut core, mut buf) = (restored::core(config.clone())?, ActionBuf::new(512, 4096));
+    let (mut core, mut buf) = (index::core(config.clone(), ENTRIES, true)?, ActionBuf::new(512, 4096));
     let frames = vec![0; core.classes().len()];
     core.handle(1, Event::Attach { session: 0, shard: 0, lanes: 1, frames: &frames }, &mut buf)?;
     let (mut now_us, mut next, mut events) = (1, 0, 0);

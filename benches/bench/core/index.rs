@@ -1,75 +1,85 @@
-//! Memory of the index: bytes allocated by a core with a number of entries on NVMe, minus those of a core with the same empty
-//! slots on the same disk. The figure comes from the allocator, not from type sizes.
+//! The index of blocks that are only on NVMe: its memory, and the time to restore it into a core.
 
-use super::BenchError;
+use super::super::report::{Report, Target};
+use super::super::{BenchError, spread};
+use kvtide_format::SlotLayout;
 use kvtide_tiering::api::{DiskSlot, Event, Eviction, Limits, Plane, PlaneKind, Policy, SpaceConfig};
 use kvtide_tiering::{ActionBuf, Core};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region};
+use std::time::Instant;
 
-/// Number of entries.
-const BLOCKS: u32 = 1_000_000;
+/// Entries of a restored space.
+pub(super) const ENTRIES: u32 = 500_000;
+/// Entries of which the allocator counts the memory, without planes to speak of.
+const ALLOCATED: u32 = 1_000_000;
+const BLOCK_BYTES: u32 = 1 << 20;
 /// Slots of a slab.
 const SLAB_SLOTS: u32 = 1000;
 /// Blocks of one chain.
-const CHAIN: u32 = 1000;
-const BLOCK_BYTES: u32 = 1 << 20;
-
-fn config(blocks: u32, entries: u32) -> SpaceConfig {
-    let common = super::config();
-    let block_bytes = u64::from(BLOCK_BYTES);
-    SpaceConfig {
-        planes: vec![Plane { page_bytes: BLOCK_BYTES, kind: PlaneKind::Full }],
-        limits: Limits {
-            blocks_max: 4096,
-            host_bytes_max: 4096 * block_bytes,
-            nvme_bytes_max: u64::from(blocks) * block_bytes,
-            entries_max: entries,
-            ..common.limits
-        },
-        policy: Policy { eviction: Eviction::Auto, ..common.policy },
-        ..common
-    }
-}
+const CHAIN: u32 = 100;
 
 /// Return the hash of a chain's block; 0 above its first block.
 fn hash(chain: u32, block: u32) -> u128 {
-    match block {
-        0 => 0,
-        _ => (u128::from(chain) << 32 | u128::from(block)).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) | 1,
-    }
+    if block == 0 { 0 } else { spread(u128::from(chain) << 32 | u128::from(block)) }
 }
 
-/// Return the bytes allocated by a core with `blocks` slots on disk, all filled or all empty.
-fn allocated(blocks: u32, filled: bool) -> Result<u64, BenchError> {
-    let region = Region::new(&INSTRUMENTED_SYSTEM);
-    let (mut core, mut buf) = (Core::new(config(blocks, if filled { blocks } else { 1 }))?, ActionBuf::new(64, 0));
+/// Return a space with `blocks` slots on NVMe, all of them restored or all of them empty.
+pub(super) fn core(mut config: SpaceConfig, blocks: u32, filled: bool) -> Result<Core, BenchError> {
+    let entries = if filled { blocks } else { 0 };
+    config.limits.nvme_bytes_max = u64::from(blocks) * SlotLayout::new(&config.planes).bytes();
+    config.limits.entries_max = entries.max(1);
+    let mut planes = vec![u32::MAX; config.planes.len() / 32];
+    if !config.planes.len().is_multiple_of(32) {
+        planes.push((1 << (config.planes.len() % 32)) - 1);
+    }
+    let (mut core, mut buf) = (Core::new(config)?, ActionBuf::new(64, 0));
     for first in (0..blocks).step_by(SLAB_SLOTS as usize) {
         let slab = first / SLAB_SLOTS;
         core.handle(1, Event::DiskAdopted { slab, slots: SLAB_SLOTS, disk: 0, generation: 0 }, &mut buf)?;
-        for slot in 0..if filled { SLAB_SLOTS.min(blocks - first) } else { 0 } {
+        for slot in 0..if filled { SLAB_SLOTS } else { 0 } {
             let (chain, block) = ((first + slot) / CHAIN, (first + slot) % CHAIN + 1);
             let at = DiskSlot { slab, slot, generation: 1 };
             let (hash, parent) = (hash(chain, block), hash(chain, block - 1));
-            core.handle(1, Event::Restored { at, shard: 0, hash, parent, planes: &[1] }, &mut buf)?;
+            core.handle(1, Event::Restored { at, shard: 0, hash, parent, planes: &planes }, &mut buf)?;
         }
     }
-    let expected = if filled { blocks } else { 0 };
-    if core.occupancy().index_only != expected {
-        let found = core.occupancy().index_only;
-        return Err(BenchError::Odd(format!("the index has {found} of {expected} entries")));
+    match core.occupancy().index_only {
+        found if found == entries => Ok(core),
+        found => Err(BenchError::Odd(format!("the index has {found} of {entries} entries"))),
     }
-    let change = region.change();
-    // A growing table counts its old memory as deallocated; a reallocated one counts only its growth.
-    let bytes = change.bytes_allocated as i64 - change.bytes_deallocated as i64;
-    drop(core);
-    u64::try_from(bytes).map_err(|_| BenchError::Odd(format!("implausible allocation of {bytes} bytes by a core")))
 }
 
-/// Return the bytes of the index per block, with a million blocks.
-pub(super) fn measure() -> Result<f64, BenchError> {
-    let (with, without) = (allocated(BLOCKS, true)?, allocated(BLOCKS, false)?);
-    if with <= without {
-        return Err(BenchError::Odd("allocations are not counted: this binary uses another global allocator".into()));
-    }
-    Ok((with - without) as f64 / f64::from(BLOCKS))
+/// Return the bytes allocated by a core. The figure comes from the allocator, not from type sizes.
+fn allocated(filled: bool) -> Result<i64, BenchError> {
+    let common = super::config();
+    let host_bytes_max = 4096 * u64::from(BLOCK_BYTES);
+    let config = SpaceConfig {
+        planes: vec![Plane { page_bytes: BLOCK_BYTES, kind: PlaneKind::Full }],
+        limits: Limits { blocks_max: 4096, host_bytes_max, ..common.limits },
+        policy: Policy { eviction: Eviction::Auto, ..common.policy },
+        ..common
+    };
+    let region = Region::new(&INSTRUMENTED_SYSTEM);
+    let core = core(config, ALLOCATED, filled)?;
+    let change = region.change();
+    drop(core);
+    // A growing table counts its old memory as deallocated; a reallocated one counts only its growth.
+    Ok(change.bytes_allocated as i64 - change.bytes_deallocated as i64)
+}
+
+/// Measure memory and time.
+pub(super) fn measure(config: SpaceConfig, report: &mut Report) -> Result<(), BenchError> {
+    let began = Instant::now();
+    let core = core(config, ENTRIES, true)?;
+    let ms = began.elapsed().as_millis() as u64;
+    let each = (core.index_bytes() as f64 / f64::from(ENTRIES)).ceil() as u64;
+    drop(core);
+    let what = "index memory of a block on NVMe";
+    report.count("bytes_per_cold_content", what, each, "bytes", Some(Target::AtMost(64.0)));
+    report.count("restore_ms", "restore of 500,000 blocks", ms, "ms", Some(Target::AtMost(1000.0)));
+    // Minus a core with the same empty slots on the same disk.
+    let bytes = (allocated(true)? - allocated(false)?) as f64 / f64::from(ALLOCATED);
+    let what = "index memory per block, without the NVMe tier's";
+    report.number("index_bytes_per_block", what, bytes, "bytes", Target::AtMost(96.0));
+    Ok(())
 }

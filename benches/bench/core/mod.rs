@@ -7,7 +7,6 @@
 mod device;
 mod feed;
 mod index;
-mod restored;
 
 use super::BenchError;
 use super::report::{Report, Target};
@@ -111,10 +110,8 @@ pub(super) fn measure() -> Result<Report, BenchError> {
     report.count("transitions_per_s", "page state transitions, one thread", rate(&both), "/s", at_least);
     report.count("metadata_bytes_per_page", "metadata", per_page, "bytes/page", Some(Target::AtMost(96.0)));
     report.count("allocations", "allocations during the measurement", both.allocations, "", Some(Target::AtMost(0.0)));
-    restored::measure(config(), &mut report)?;
+    index::measure(config(), &mut report)?;
     feed::measure(&config(), &mut report)?;
-    let what = "index memory per block, without the NVMe tier's";
-    report.number("index_bytes_per_block", what, index::measure()?, "bytes", Target::AtMost(96.0));
     report.note(format!(
         "scan alone {}/s, churn alone {}/s; {pages} pages, {FRAMES} frames",
         rate(&scan),

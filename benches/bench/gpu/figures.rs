@@ -3,21 +3,12 @@
 use std::fmt::Write;
 
 use kvtide_daemon::output;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use super::super::report::Target;
+use super::super::report::{Report, Target};
 
 /// Device name prefix of the stand-in driver.
 const STAND_IN: &str = "kvtide CPU stand-in";
-
-/// One figure.
-struct Figure {
-    key: String,
-    what: String,
-    value: f64,
-    unit: &'static str,
-    target: Option<Target>,
-}
 
 /// Figures of one run on one device.
 pub(super) struct Figures {
@@ -25,12 +16,12 @@ pub(super) struct Figures {
     device: String,
     /// Driver, and other conditions of the run.
     on: Vec<(&'static str, Value)>,
-    figures: Vec<Figure>,
+    report: Report,
 }
 
 impl Figures {
     pub(super) fn new(device: String) -> Figures {
-        Figures { device, on: vec![], figures: vec![] }
+        Figures { device, on: vec![], report: Report::default() }
     }
 
     /// Return true for small test sizes that only check that everything runs.
@@ -51,38 +42,21 @@ impl Figures {
         value: (f64, &'static str),
         target: Target,
     ) {
-        let ((value, unit), target) = (value, Some(target));
-        self.figures.push(Figure { key: key.into(), what: what.into(), value, unit, target });
+        self.report.fine(key.into(), what.into(), (value.0, 3), value.1, Some(target));
     }
 
     /// Add a number without a target.
     pub(super) fn plain(&mut self, key: impl Into<String>, what: impl Into<String>, value: f64, unit: &'static str) {
-        self.figures.push(Figure { key: key.into(), what: what.into(), value, unit, target: None });
+        self.report.fine(key.into(), what.into(), (value, 3), unit, None);
     }
 
     /// Return all figures as one JSON object in one line.
     pub(super) fn json(&self) -> String {
-        let figures: Vec<Value> = self
-            .figures
-            .iter()
-            .map(|f| {
-                let mut figure = json!({ "key": f.key, "what": f.what, "value": f.value, "unit": f.unit });
-                let limit = match f.target {
-                    Some(Target::AtLeast(least)) => Some(("at_least", least)),
-                    Some(Target::AtMost(most)) => Some(("at_most", most)),
-                    None => None,
-                };
-                if let (Some((name, limit)), Some(figure)) = (limit, figure.as_object_mut()) {
-                    figure.insert(name.to_string(), limit.into());
-                }
-                figure
-            })
-            .collect();
         let mut object = Map::new();
         object.insert("device".into(), self.device.clone().into());
         object.insert("measured".into(), (!self.tiny()).into());
         object.extend(self.on.iter().map(|(key, value)| ((*key).to_string(), value.clone())));
-        object.insert("figures".into(), figures.into());
+        object.insert("figures".into(), self.report.list());
         output::json_line(&object)
     }
 
@@ -95,17 +69,9 @@ impl Figures {
         if self.tiny() {
             text.push_str("no GPU: functional check only, figures are not measurements\n");
         }
-        for f in &self.figures {
-            let (target, met) = match f.target {
-                Some(Target::AtMost(most)) => (format!("≤ {most}"), f.value <= most),
-                Some(Target::AtLeast(least)) => (format!("≥ {least}"), f.value >= least),
-                None => (String::new(), true),
-            };
-            let verdict = if met || self.tiny() { "" } else { "  missed" };
-            let line = format!("{:<72} {:>12.3} {:<6} {target:<9}{verdict}", f.what, f.value, f.unit);
-            let _ = writeln!(text, "{}", line.trim_end());
-        }
-        text
+        let figures = self.report.table();
+        // On the stand-in no target is missed.
+        text + &if self.tiny() { figures.replace("  missed", "") } else { figures }
     }
 }
 

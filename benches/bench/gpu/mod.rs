@@ -11,13 +11,12 @@ mod figures;
 mod migrate;
 mod nvme;
 mod prefix;
-pub mod probe;
-mod session;
 mod step;
 
+use super::engine::{Engine, Model, trying};
 use super::{BenchError, NOT_RUN, Output, progress};
 use figures::Figures;
-use kvtide_client::client::DeviceChoice;
+use kvtide_client::client::{DeviceChoice, Options};
 use kvtide_client::cuda::measure::Size;
 use kvtide_client::cuda::{Device, Driver, Priority, Stream, Which};
 use kvtide_daemon::output;
@@ -106,15 +105,47 @@ impl Place {
         if figures.tiny() { Size::Tiny } else { Size::Full }
     }
 
-    /// Return the device choice and a stream for the session's lane.
-    fn engine(&self) -> Result<(DeviceChoice, Arc<Stream>), BenchError> {
-        Ok((self.choice, Arc::new(Stream::new(&self.device, Priority::Normal)?)))
+    /// Attach an engine with tier 0 in the device's memory and room for `blocks` blocks there, and bind its lane to a stream.
+    fn attach(
+        &self,
+        socket: &Path,
+        name: &str,
+        model: Model,
+        blocks: u64,
+    ) -> Result<(Engine, Arc<Stream>), BenchError> {
+        let frames = blocks as u32 * u32::from(model.planes);
+        let options = |space| Options { device: self.choice, ..Options::new(socket.into(), space, vec![frames]) };
+        let mut engine = Engine::with(&format!("gpu-{name}"), model, options)?;
+        let stream = Arc::new(Stream::new(&self.device, Priority::Normal)?);
+        trying("bind the lane to a stream", engine.lane.bind_stream(&stream))?;
+        Ok((engine, stream))
+    }
+}
+
+impl Model {
+    /// Llama 3.1 8B: 32 layers of 8 KV heads × 128, bf16, keys and values, in pages of 64 tokens.
+    const LLAMA_8B: Model = Model { planes: 32, page_tokens: 64, page_bytes: 64 * 8 * 128 * 2 * 2, chunk_blocks: 4 };
+    /// A small shape for the stand-in.
+    const TINY: Model = Model { planes: 4, page_tokens: 16, page_bytes: 16 << 10, chunk_blocks: 4 };
+
+    fn of(tiny: bool) -> Model {
+        if tiny { Model::TINY } else { Model::LLAMA_8B }
+    }
+
+    /// Return the number of blocks for `tokens` tokens.
+    fn blocks(&self, tokens: u64) -> u64 {
+        tokens.div_ceil(u64::from(self.page_tokens))
+    }
+
+    /// Return the bytes of `blocks` blocks.
+    fn bytes(&self, blocks: u64) -> u64 {
+        blocks * u64::from(self.planes) * u64::from(self.page_bytes)
     }
 }
 
 /// Run the benchmark and print the results.
 pub(super) fn run(args: &Args) -> ExitCode {
-    let ended = if args.probe { probe::probe(args.output.json) } else { measure(args) };
+    let ended = if args.probe { probe(args.output.json) } else { measure(args) };
     match ended {
         Ok(text) => output::print(&text, ExitCode::SUCCESS),
         Err(error) => {
@@ -122,6 +153,12 @@ pub(super) fn run(args: &Args) -> ExitCode {
             ExitCode::from(NOT_RUN)
         }
     }
+}
+
+/// Return the report of the driver, the devices, and their capabilities, as text or as one JSON object.
+fn probe(json: bool) -> Result<String, BenchError> {
+    let report = Driver::probe()?.report();
+    Ok(if json { format!("{}\n", report.to_json().trim_end()) } else { report.to_string() })
 }
 
 fn measure(args: &Args) -> Result<String, BenchError> {

@@ -2,17 +2,19 @@
 //! alone.
 
 use super::super::BenchError;
+use super::super::engine::{Model, counted};
+use super::super::nvme::Alone;
 use super::super::report::Target;
 use super::Place;
 use super::figures::Figures;
-use super::session::{Model, Session};
 use crate::private_daemon::{Nvme, Options as DaemonOptions, PrivateDaemon};
-use serde_json::Value;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Rate of the whole path divided by that of the tier alone.
 const TARGET: Target = Target::AtLeast(0.9);
+
+/// The daemon's counter of bytes read from NVMe.
+const READ: &str = "/nvme_to_host/bytes";
 
 /// Blocks of a slab of either tier. Small, so that each tier has several slabs.
 const SLAB_BLOCKS: u64 = 4;
@@ -31,28 +33,16 @@ pub(super) fn measure(place: &Place, figures: &mut Figures) -> Result<(), BenchE
     let model = Model::of(figures.tiny());
     let size = if figures.tiny() { TINY } else { FULL };
     // The tier is measured before and after, so that changes of the disk's speed affect both rates.
-    let before = tier_alone(place, &model, &size)?;
+    let file_bytes = (model.bytes(size.tier0) * 2).max(64 << 20);
+    let mut tier = Alone::open(place.dir(), model.page_bytes, file_bytes)?;
+    let half = (size.time / 2).max(Duration::from_millis(100));
+    let before = tier.read(half)?;
     let rate = whole_path(place, &model, &size)?;
-    let alone = (before + tier_alone(place, &model, &size)?) / 2.0;
+    let alone = (before + tier.read(half)?) / 2.0;
     figures.plain("nvme_alone_gb_s", "NVMe tier alone, random page reads", alone / 1e9, "GB/s");
     figures.plain("nvme_path_gb_s", "NVMe → host → HBM, whole path", rate / 1e9, "GB/s");
     figures.judged("nvme_path", "NVMe → HBM, whole path ÷ the NVMe tier alone", (rate / alone, "x"), TARGET);
     Ok(())
-}
-
-/// Return the read rate of `kvtide bench nvme` in the same directory, with requests of one page, in bytes a second.
-fn tier_alone(place: &Place, model: &Model, size: &Size) -> Result<f64, BenchError> {
-    let peer = |why: String| BenchError::Peer { tried: "measure the NVMe tier alone".into(), why };
-    let binary = std::env::current_exe().map_err(|e| peer(e.to_string()))?;
-    let seconds = size.time.as_secs_f64().clamp(0.5, 2.0);
-    let mut bench = Command::new(binary);
-    bench.args(["bench", "nvme", "--json", "--dir"]).arg(place.dir());
-    bench.args(["--page", &model.page_bytes.to_string(), "--seconds", &seconds.to_string()]);
-    bench.args(["--size", &(model.bytes(size.tier0) * 2).max(64 << 20).to_string()]);
-    let output = bench.output().map_err(|e| peer(e.to_string()))?;
-    let said: Value = serde_json::from_slice(&output.stdout)
-        .map_err(|e| peer(format!("{e}: {}", String::from_utf8_lossy(&output.stderr))))?;
-    said["read_bytes_per_s"].as_f64().ok_or_else(|| peer(format!("no rate in its output: {said}")))
 }
 
 /// Return the rate of reads from NVMe, in bytes a second, while a sequence larger than tier 0 and host memory is read repeatedly.
@@ -66,26 +56,18 @@ fn whole_path(place: &Place, model: &Model, size: &Size) -> Result<f64, BenchErr
         nvme: Some(Nvme { dir: Some(place.dir().to_path_buf()), bytes: (model.bytes(blocks) * 3 / 2).max(64 << 20) }),
         ..DaemonOptions::default()
     })?;
-    let mut session = Session::attach(daemon.socket(), "nvme", *model, size.tier0, place.engine()?)?;
+    let (mut engine, _stream) = place.attach(daemon.socket(), "nvme", *model, size.tier0)?;
     let tokens = blocks * u64::from(model.page_tokens);
-    let seq = session.prefilled(tokens)?;
-    session.step(seq, tokens)?;
-    let (before, began) = (read_so_far(&mut daemon)?, Instant::now());
+    let seq = engine.prefilled(tokens)?;
+    engine.step(seq, tokens)?;
+    let (before, began) = (counted(&mut daemon, None, READ)?, Instant::now());
     while began.elapsed() < size.time {
-        session.step(seq, tokens)?;
+        engine.step(seq, tokens)?;
     }
-    let rate = (read_so_far(&mut daemon)? - before) as f64 / began.elapsed().as_secs_f64();
+    let rate = (counted(&mut daemon, None, READ)? - before) as f64 / began.elapsed().as_secs_f64();
     daemon.stop()?;
     if rate == 0.0 {
         return Err(BenchError::Odd("no bytes came from NVMe".into()));
     }
     Ok(rate)
-}
-
-/// Return the bytes read from NVMe, over all spaces.
-fn read_so_far(daemon: &mut PrivateDaemon) -> Result<u64, BenchError> {
-    let status = daemon.status()?;
-    let spaces = status["spaces"].as_array().into_iter().flatten();
-    let lists = spaces.filter_map(|space| space["core"].pointer("/nvme_to_host/bytes")?.as_array());
-    Ok(lists.flatten().filter_map(Value::as_u64).sum())
 }

@@ -1,10 +1,10 @@
 //! Load of a long prefix from host memory: two prefixes share a tier 0 that holds one and are read in turn, so that each step loads
 //! a whole prefix.
 
-use super::super::BenchError;
+use super::super::engine::Model;
+use super::super::{BenchError, median};
 use super::Place;
 use super::figures::Figures;
-use super::session::{Model, Session};
 use crate::private_daemon::{Options as DaemonOptions, PrivateDaemon};
 use std::time::Instant;
 
@@ -29,28 +29,26 @@ pub(super) fn measure(place: &Place, figures: &mut Figures) -> Result<(), BenchE
         slab_bytes: Some(host_bytes / SLABS),
         ..DaemonOptions::default()
     })?;
-    let mut session = Session::attach(daemon.socket(), "prefix", model, blocks + SPARE_BLOCKS, place.engine()?)?;
-    let prefixes = [session.prefilled(tokens)?, session.prefilled(tokens)?];
+    let (mut engine, _stream) = place.attach(daemon.socket(), "prefix", model, blocks + SPARE_BLOCKS)?;
+    let prefixes = [engine.prefilled(tokens)?, engine.prefilled(tokens)?];
     let (mut times, mut moved) = (vec![], 0);
     for step in 0..WARM + STEPS {
-        let before = session.client.stats().bytes_host_to_tier0;
+        let before = engine.client.stats().bytes_host_to_tier0;
         let began = Instant::now();
-        session.step(prefixes[step % 2], tokens)?;
+        engine.step(prefixes[step % 2], tokens)?;
         if step >= WARM {
             times.push(began.elapsed().as_secs_f64());
-            moved += session.client.stats().bytes_host_to_tier0 - before;
+            moved += engine.client.stats().bytes_host_to_tier0 - before;
         }
     }
     daemon.stop()?;
-    times.sort_by(f64::total_cmp);
-    let median = times[times.len() / 2];
     let whole = model.bytes(blocks) * STEPS as u64;
     if moved < whole / 2 {
         return Err(BenchError::Odd(format!("only {moved} of {whole} bytes came from host memory")));
     }
     let what = format!("load of a prefix of {tokens} tokens ({} MiB), host → HBM", model.bytes(blocks) >> 20);
     // A few pages of each prefix stay in the spare blocks of tier 0. The time is extrapolated to all pages.
-    let load = median * whole as f64 / moved as f64;
+    let load = median(&times) * whole as f64 / moved as f64;
     figures.plain("prefix_load_ms", what, load * 1e3, "ms");
     figures.plain("prefix_load_gb_s", "rate of that load", model.bytes(blocks) as f64 / load / 1e9, "GB/s");
     Ok(())

@@ -1,11 +1,10 @@
 //! Time added to a decode step when everything is resident: the calls of the lane, and the work they enqueue.
 
-use super::super::BenchError;
-use super::super::engine::{TIMEOUT, trying};
+use super::super::engine::{Model, TIMEOUT, trying};
 use super::super::report::Target;
+use super::super::{BenchError, median};
 use super::Place;
 use super::figures::Figures;
-use super::session::{Model, Session};
 use crate::private_daemon::{Options as DaemonOptions, PrivateDaemon};
 use kvtide_client::client::{Lane, Pass, StepSeq};
 use kvtide_client::cuda::Event;
@@ -27,27 +26,27 @@ pub(super) fn measure(place: &Place, figures: &mut Figures) -> Result<(), BenchE
     let bytes = model.bytes(SEQS * BLOCKS * 2).next_multiple_of(16 << 20);
     let options = DaemonOptions { host_bytes: Some(bytes), slab_bytes: Some(bytes / 4), ..DaemonOptions::default() };
     let mut daemon = PrivateDaemon::start(&options)?;
-    let mut session = Session::attach(daemon.socket(), "step", model, SEQS * BLOCKS + 8, place.engine()?)?;
+    let (mut engine, stream) = place.attach(daemon.socket(), "step", model, SEQS * BLOCKS + 8)?;
     let tokens = BLOCKS * u64::from(model.page_tokens);
     let mut step = vec![];
     for _ in 0..SEQS {
-        step.push(StepSeq { seq: session.prefilled(tokens)?, tokens });
+        step.push(StepSeq { seq: engine.prefilled(tokens)?, tokens });
     }
-    let done = Event::new(session.stream.device())?;
+    let done = Event::new(stream.device())?;
     let mut times: [Vec<f64>; Kind::ALL.len()] = Default::default();
     for round in 0..=rounds {
         for (kind, times) in Kind::ALL.into_iter().zip(&mut times) {
             for _ in 0..STEPS {
                 let began = Instant::now();
-                if !kind.enqueue(&mut session.lane, &step, model.planes)? {
+                if !kind.enqueue(&mut engine.lane, &step, model.planes)? {
                     break;
                 }
                 // All kinds wait for the stream, so that the time includes work enqueued by kvtide.
-                session.stream.record(&done)?;
+                stream.record(&done)?;
                 if !done.wait_until(Instant::now() + TIMEOUT)? {
                     return Err(BenchError::Odd("the stream did not become idle".into()));
                 }
-                trying("pass a step", session.lane.check())?;
+                trying("pass a step", engine.lane.check())?;
                 // The first round loads code and warms up.
                 if round > 0 {
                     times.push(began.elapsed().as_secs_f64() * 1e6);
@@ -56,10 +55,7 @@ pub(super) fn measure(place: &Place, figures: &mut Figures) -> Result<(), BenchE
         }
     }
     daemon.stop()?;
-    let [without, boundaries, gates] = times.map(|mut times| {
-        times.sort_by(f64::total_cmp);
-        times.get(times.len() / 2).copied()
-    });
+    let [without, boundaries, gates] = times.map(|times| (!times.is_empty()).then(|| median(&times)));
     let on = format!("{SEQS} sequences, {} planes, all resident", model.planes);
     let added = |with: Option<f64>| Some((with? - without?).max(0.0));
     if let Some(us) = added(boundaries) {

@@ -31,7 +31,6 @@ impl Alone {
             fio: false,
             mixed: false,
             encrypted: false,
-            codec_threads: 0,
             output: Output { json: true },
         };
         args.check()?;

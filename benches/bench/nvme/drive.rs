@@ -6,6 +6,7 @@ use super::stop::{LOOK, Stop, failed};
 use kvtide_nvme::{DiskMessage, Part, SlotKey, Transfer};
 use kvtide_rt::mail::{Address, Mailbox, mailbox};
 use kvtide_tiering::api::{IoClass, IoKind, Status};
+use kvtide_types::random::Random;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
@@ -99,7 +100,7 @@ pub(super) struct Driver {
     address: Address<DiskMessage>,
     page: u64,
     pages_a_region: u64,
-    random: u64,
+    random: Random,
 }
 
 impl Driver {
@@ -150,7 +151,7 @@ impl Driver {
             address,
             page: page.into(),
             pages_a_region: rig.disk().region_bytes() / u64::from(page),
-            random: 0x9E37_79B9_7F4A_7C15,
+            random: Random::new(1),
         })
     }
 
@@ -260,13 +261,9 @@ impl Driver {
         Ok(())
     }
 
-    /// Choose a random page (xorshift64*).
+    /// Choose a random page.
     pub(super) fn choose(&mut self, pages: &Range<u64>) -> u64 {
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        let word = self.random.wrapping_mul(0x2545_F491_4F6C_DD1D);
-        pages.start + ((u128::from(word) * u128::from(pages.end - pages.start)) >> 64) as u64
+        pages.start + self.random.below(pages.end - pages.start)
     }
 
     fn send(

@@ -1,5 +1,6 @@
 //! fio on the same file: io_uring, direct I/O, registered buffers and files.
 
+use super::drive::Stream;
 use super::rig::Rig;
 use super::stop::{LOOK, Stop, failed};
 use super::{BenchError, NvmeArgs};
@@ -7,7 +8,6 @@ use kvtide_tiering::api::IoKind;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::io::{PipeReader, Read};
-use std::ops::Range;
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -17,22 +17,12 @@ const GRACE: Duration = Duration::from_secs(30);
 /// Bytes of fio's error output that are shown.
 const SHOWN: usize = 800;
 
-/// A fio job.
-#[derive(Clone, Debug)]
-pub(super) struct Job {
-    pub(super) name: &'static str,
-    pub(super) kind: IoKind,
-    pub(super) depth: u32,
-    pub(super) pages: Range<u64>,
-}
-
 /// Result of a job.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::bench) struct Done {
     pub(in crate::bench) bytes: f64,
     pub(in crate::bench) seconds: f64,
     pub(super) cpu_s: f64,
-    pub(in crate::bench) p50_us: f64,
     pub(in crate::bench) p99_us: f64,
 }
 
@@ -43,8 +33,8 @@ pub(in crate::bench) fn look(stop: &Stop) -> Result<(), BenchError> {
     hear(command, Duration::ZERO, stop).map(drop)
 }
 
-/// Run jobs at the same time.
-pub(super) fn run(args: &NvmeArgs, rig: &Rig, jobs: &[Job], stop: &Stop) -> Result<Vec<Done>, BenchError> {
+/// Run jobs like these streams at the same time.
+pub(super) fn run(args: &NvmeArgs, rig: &Rig, jobs: &[Stream], stop: &Stop) -> Result<Vec<Done>, BenchError> {
     let page = u64::from(args.page);
     let mut command = Command::new("fio");
     command.args(["--ioengine=io_uring", "--direct=1", "--fixedbufs=1", "--registerfiles=1", "--output-format=json"]);
@@ -57,7 +47,7 @@ pub(super) fn run(args: &NvmeArgs, rig: &Rig, jobs: &[Job], stop: &Stop) -> Resu
             IoKind::Read => "randread",
             IoKind::Write => "randwrite",
         };
-        command.arg(format!("--name={}", job.name)).arg(format!("--rw={way}")).arg(format!("--iodepth={}", job.depth));
+        command.arg(format!("--name={way}")).arg(format!("--rw={way}")).arg(format!("--iodepth={}", job.depth));
         command.arg(format!("--offset={}", begin + job.pages.start * page));
         command.arg(format!("--size={}", (job.pages.end - job.pages.start) * page));
     }
@@ -88,7 +78,6 @@ pub(in crate::bench) fn parse(said: &str, kinds: &[IoKind]) -> Option<Vec<Done>>
             bytes,
             seconds,
             cpu_s: share * done["job_runtime"].as_f64()? / 1000.0,
-            p50_us: percentile("50.000000")?,
             p99_us: percentile("99.000000")?,
         })
     };

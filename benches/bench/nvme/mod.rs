@@ -51,9 +51,6 @@ pub(super) struct NvmeArgs {
     /// Alternate encrypted and plain pages
     #[arg(long, conflicts_with_all = ["fio", "mixed"])]
     encrypted: bool,
-    /// Threads for encryption and decryption; 0: as many as the daemon would use
-    #[arg(long, default_value_t = 0)]
-    codec_threads: u16,
     #[command(flatten)]
     pub(super) output: Output,
 }
@@ -174,7 +171,6 @@ fn report_encrypted(report: &mut Report, encrypted: &Encrypted) {
 
 fn report_mixed(report: &mut Report, args: &NvmeArgs, mixed: &Mixed) {
     let us = |report: &mut Report, key, what, value| report.count(key, what, value as u64, "us", None);
-    us(report, "demand_p50_us", "demand reads during write-back, p50", median(&mixed.ours, |r| r.p50_us));
     us(report, "demand_p99_us", "demand reads during write-back, p99", median(&mixed.ours, |r| r.p99_us));
     let rate = |report: &mut Report, key, what, value| report.count(key, what, value as u64, "bytes/s", None);
     rate(report, "demand_bytes_per_s", "demand reads", median(&mixed.ours, |r| r.read_bytes_per_s));
@@ -182,7 +178,6 @@ fn report_mixed(report: &mut Report, args: &NvmeArgs, mixed: &Mixed) {
     if !args.fio {
         return;
     }
-    us(report, "fio_demand_p50_us", "fio: reads during writes, p50", median(&mixed.fio, |r| r.p50_us));
     us(report, "fio_demand_p99_us", "fio: reads during writes, p99", median(&mixed.fio, |r| r.p99_us));
     rate(report, "fio_demand_bytes_per_s", "fio: reads", median(&mixed.fio, |r| r.read_bytes_per_s));
     rate(report, "fio_writeback_bytes_per_s", "fio: writes", median(&mixed.fio, |r| r.write_bytes_per_s));
@@ -192,9 +187,7 @@ fn report_mixed(report: &mut Report, args: &NvmeArgs, mixed: &Mixed) {
 
 /// Return the median of a figure over rounds.
 fn median<T>(rounds: &[T], figure: impl Fn(&T) -> f64) -> f64 {
-    let mut values: Vec<f64> = rounds.iter().map(figure).collect();
-    values.sort_unstable_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
+    super::median(&rounds.iter().map(figure).collect::<Vec<_>>())
 }
 
 /// Return the median of the ratios of neighbouring rounds.

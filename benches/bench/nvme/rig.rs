@@ -2,6 +2,7 @@
 
 use super::stop::{LOOK, Stop, failed};
 use super::{BenchError, NvmeArgs};
+use crate::bench::folder::{Folder, noise};
 use crossbeam::channel::{Receiver, RecvTimeoutError, unbounded};
 use kvtide_daemon::output;
 use kvtide_format::log::SlabHeader;
@@ -12,8 +13,7 @@ use kvtide_nvme::{
 use kvtide_tiering::api::Status;
 use kvtide_wire::os::map::{Access, Map};
 use kvtide_wire::os::memfd::Memfd;
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,25 +28,13 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes per write while the file is prepared.
 const NOISE_BYTES: u64 = 4 << 20;
 
-/// A directory that is removed on drop.
-#[derive(Debug)]
-struct Own(PathBuf);
-
-impl Drop for Own {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
-            output::say(format_args!("kvtide bench: cannot remove {}: {error}", self.0.display()));
-        }
-    }
-}
-
 /// Write the regions of a new file once. fio's files are also written before they are measured, and new extents are slower.
 fn write_once(dir: &Path, begin: u64, bytes: u64, stop: &Stop) -> Result<(), BenchError> {
     let path = dir.join("kvtide.store");
     let failed = |e| failed(format!("write {}", path.display()), e);
     let file = File::options().write(true).open(&path).map_err(failed)?;
     let mut told = Instant::now();
-    let noise: Vec<u8> = (0..NOISE_BYTES).map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect();
+    let noise = noise(NOISE_BYTES as usize);
     for at in (0..bytes).step_by(NOISE_BYTES as usize) {
         stop.check()?;
         let part = (bytes - at).min(NOISE_BYTES) as usize;
@@ -81,7 +69,7 @@ pub(super) struct Rig {
     /// Code of the pages in the second half of the file, if they are encrypted.
     pub(super) code: Option<Arc<SlabCode>>,
     // Last: dropped after all its users.
-    dir: Own,
+    dir: Folder,
 }
 
 impl Rig {
@@ -91,7 +79,7 @@ impl Rig {
             let why = std::io::Error::from(std::io::ErrorKind::NotADirectory);
             return Err(failed(format!("use {}", args.dir.display()), why));
         }
-        let dir = Own(args.dir.join(format!("kvtide-bench-{}", std::process::id())));
+        let dir = Folder::new(args.dir.join(format!("kvtide-bench-{}", std::process::id())))?;
         let page = u64::from(args.page);
         // Regions hold whole pages, so that the pages of all regions are contiguous.
         let region_bytes = (REGION_BYTES.min(args.size) / page).max(1) * page;
@@ -102,7 +90,6 @@ impl Rig {
             reserve_free: Reserve::Percent(1),
             depth: args.depth.max(128),
             timeout: TIMEOUT,
-            codec_threads: args.codec_threads,
             encryption: Encryption {
                 source: if args.encrypted { KeySource::Ephemeral } else { KeySource::Off },
                 new_slabs: true,
@@ -117,7 +104,7 @@ impl Rig {
             let _ = told.send(event);
         }))?;
         let frames = u64::from(args.depth) * page;
-        let map = memory(frames, stop)?;
+        let map = memory(frames)?;
         let memory = Memory::new(map).ok_or_else(|| BenchError::Odd("host memory cannot be written".into()))?;
         let pages = u64::from(regions) * region_bytes / page;
         let kept = vec![Kept::default(); pages as usize];
@@ -196,18 +183,12 @@ impl Drop for Rig {
 }
 
 /// Return host memory filled with random bytes, which a drive cannot compress.
-fn memory(bytes: u64, stop: &Stop) -> Result<Map, BenchError> {
+fn memory(bytes: u64) -> Result<Map, BenchError> {
     let wire = |e| failed(format!("allocate {bytes} bytes of memory"), std::io::Error::other(e));
     let memfd = Memfd::shared("kvtide-bench", bytes).map_err(wire)?;
-    let mut noise = File::open("/dev/urandom").map_err(|e| failed("open /dev/urandom", e))?;
-    let mut chunk = vec![0; 1 << 20];
-    let mut at = 0;
-    while at < bytes {
-        stop.check()?;
-        let count = chunk.len().min((bytes - at) as usize);
-        noise.read_exact(&mut chunk[..count]).map_err(|e| failed("read /dev/urandom", e))?;
-        let wrote = rustix::io::pwrite(&memfd, &chunk[..count], at).map_err(|e| failed("fill host memory", e))?;
-        at += wrote as u64;
+    let (noise, mut at) = (noise(bytes as usize), 0);
+    while at < noise.len() {
+        at += rustix::io::pwrite(&memfd, &noise[at..], at as u64).map_err(|e| failed("fill host memory", e))?;
     }
     memfd.map(Access::ReadWrite).map_err(wire)
 }

@@ -1,7 +1,7 @@
 //! Alternating rounds of kvtide and fio.
 
 use super::drive::{Driver, Run, Stream};
-use super::fio::{self, Job};
+use super::fio::{self, Done};
 use super::records::{self, Records};
 use super::rig::Rig;
 use super::stop::{LOOK, Stop};
@@ -39,7 +39,6 @@ pub(super) struct Plain {
 /// One round of demand reads during writes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MixedRound {
-    pub(super) p50_us: f64,
     pub(super) p99_us: f64,
     pub(super) read_bytes_per_s: f64,
     pub(super) write_bytes_per_s: f64,
@@ -65,13 +64,20 @@ impl Round {
     }
 }
 
+impl From<&Done> for Round {
+    fn from(done: &Done) -> Round {
+        let gigabytes = (done.bytes / 1e9).max(f64::MIN_POSITIVE);
+        Round { bytes_per_s: done.bytes / done.seconds, cpu: done.cpu_s / gigabytes, ..Round::default() }
+    }
+}
+
 impl MixedRound {
     fn of(mut run: Run, page: u32) -> MixedRound {
         let bytes = |transfers: u64| transfers as f64 * f64::from(page) / run.seconds;
         let [read, write] = [0, 1].map(|stream| bytes(run.moved[stream].transfers));
         let us = &mut run.moved[0].us;
-        let (p50_us, p99_us) = (percentile(us, 50) as f64, percentile(us, 99) as f64);
-        MixedRound { p50_us, p99_us, read_bytes_per_s: read, write_bytes_per_s: write }
+        let p99_us = percentile(us, 99) as f64;
+        MixedRound { p99_us, read_bytes_per_s: read, write_bytes_per_s: write }
     }
 }
 
@@ -79,6 +85,36 @@ fn driver(args: &NvmeArgs, rig: &mut Rig, stop: &Stop) -> Result<Driver, BenchEr
     let mut driver = Driver::new(rig, args.depth, args.page)?;
     driver.fill(rig, stop)?;
     Ok(driver)
+}
+
+/// Return the class of transfers of a kind, and their name.
+fn class_of(kind: IoKind) -> (IoClass, &'static str) {
+    match kind {
+        IoKind::Read => (IoClass::Demand, "random reads"),
+        IoKind::Write => (IoClass::WriteBack, "random writes"),
+    }
+}
+
+/// Run rounds of the streams in alternation with fio. Return the runs, and fio's results by stream.
+fn alternate(
+    args: &NvmeArgs,
+    rig: &mut Rig,
+    driver: &mut Driver,
+    (what, streams): (&str, &[Stream]),
+    (resting, stop): (&mut Duration, &Stop),
+) -> Result<(Vec<Run>, Vec<Vec<Done>>), BenchError> {
+    let (mut runs, mut theirs) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        tell(args, what, round);
+        rest(args, *resting, stop)?;
+        runs.push(driver.run(rig, streams, args.round(), stop)?);
+        if args.fio {
+            let began = Instant::now();
+            theirs.push(fio::run(args, rig, streams, stop)?);
+            *resting = began.elapsed().saturating_sub(args.round());
+        }
+    }
+    Ok((runs, theirs))
 }
 
 /// Leave the device idle for as long as fio does while it starts. Some devices are faster after idle time, which must not favour
@@ -103,37 +139,16 @@ pub(super) fn plain(args: &NvmeArgs, rig: &mut Rig, stop: &Stop) -> Result<Plain
     let mut driver = driver(args, rig, stop)?;
     // First, because fio overwrites recorded blocks.
     let records = records::measure(args, rig, &mut driver, stop)?;
-    let none = Vec::new;
-    let mut plain = Plain { read: none(), write: none(), fio_read: none(), fio_write: none(), records };
     let mut resting = REST;
-    for kind in [IoKind::Read, IoKind::Write] {
-        let class = if kind == IoKind::Read { IoClass::Demand } else { IoClass::WriteBack };
-        let stream = Stream { kind, class, depth: args.depth, pages: 0..rig.pages };
-        for round in 0..ROUNDS {
-            let what = if kind == IoKind::Read { "random reads" } else { "random writes" };
-            tell(args, what, round);
-            rest(args, resting, stop)?;
-            let run = driver.run(rig, std::slice::from_ref(&stream), args.round(), stop)?;
-            let (ours, theirs) = match kind {
-                IoKind::Read => (&mut plain.read, &mut plain.fio_read),
-                IoKind::Write => (&mut plain.write, &mut plain.fio_write),
-            };
-            ours.push(Round::of(&run, args.page));
-            if args.fio {
-                let job = Job { name: what, kind, depth: args.depth, pages: stream.pages.clone() };
-                let began = Instant::now();
-                let done = fio::run(args, rig, &[job], stop)?;
-                resting = began.elapsed().saturating_sub(args.round());
-                let [done] = done.as_slice() else {
-                    return Err(BenchError::Odd("unexpected number of fio jobs".into()));
-                };
-                let gigabytes = (done.bytes / 1e9).max(f64::MIN_POSITIVE);
-                let (bytes_per_s, cpu) = (done.bytes / done.seconds, done.cpu_s / gigabytes);
-                theirs.push(Round { bytes_per_s, cpu, checksum: 0.0, driver: 0.0 });
-            }
-        }
-    }
-    Ok(plain)
+    let mut rounds = |kind| -> Result<(Vec<Round>, Vec<Round>), BenchError> {
+        let (class, what) = class_of(kind);
+        let stream = [Stream { kind, class, depth: args.depth, pages: 0..rig.pages }];
+        let (runs, theirs) = alternate(args, rig, &mut driver, (what, &stream), (&mut resting, stop))?;
+        let ours = runs.iter().map(|run| Round::of(run, args.page)).collect();
+        Ok((ours, theirs.iter().flatten().map(Round::from).collect()))
+    };
+    let ((read, fio_read), (write, fio_write)) = (rounds(IoKind::Read)?, rounds(IoKind::Write)?);
+    Ok(Plain { read, write, fio_read, fio_write, records })
 }
 
 /// Alternating rounds over plain and encrypted pages.
@@ -147,14 +162,13 @@ pub(super) struct Encrypted {
 pub(super) fn encrypted(args: &NvmeArgs, rig: &mut Rig, stop: &Stop) -> Result<Encrypted, BenchError> {
     let mut driver = driver(args, rig, stop)?;
     let mut encrypted = Encrypted::default();
-    for kind in [IoKind::Read, IoKind::Write] {
-        let class = if kind == IoKind::Read { IoClass::Demand } else { IoClass::WriteBack };
+    for (kind, rounds) in [(IoKind::Read, &mut encrypted.read), (IoKind::Write, &mut encrypted.write)] {
+        let (class, what) = class_of(kind);
         for round in 0..ROUNDS {
-            tell(args, if kind == IoKind::Read { "random reads" } else { "random writes" }, round);
+            tell(args, what, round);
             for (which, pages) in [0..rig.pages / 2, rig.pages / 2..rig.pages].into_iter().enumerate() {
-                let stream = Stream { kind, class, depth: args.depth, pages };
-                let run = driver.run(rig, std::slice::from_ref(&stream), args.round() / 2, stop)?;
-                let rounds = if kind == IoKind::Read { &mut encrypted.read } else { &mut encrypted.write };
+                let stream = [Stream { kind, class, depth: args.depth, pages }];
+                let run = driver.run(rig, &stream, args.round() / 2, stop)?;
                 rounds[which].push(Round::of(&run, args.page));
             }
         }
@@ -170,29 +184,13 @@ pub(super) fn mixed(args: &NvmeArgs, rig: &mut Rig, stop: &Stop) -> Result<Mixed
         Stream { kind: IoKind::Read, class: IoClass::Demand, depth: reads, pages: 0..half },
         Stream { kind: IoKind::Write, class: IoClass::WriteBack, depth: args.depth - reads, pages: half..rig.pages },
     ];
-    let (mut mixed, mut resting) = (Mixed::default(), REST);
-    for round in 0..ROUNDS {
-        tell(args, "demand reads during write-back", round);
-        rest(args, resting, stop)?;
-        let run = driver.run(rig, &streams, args.round(), stop)?;
-        mixed.ours.push(MixedRound::of(run, args.page));
-        if !args.fio {
-            continue;
-        }
-        let job =
-            |name, stream: &Stream| Job { name, kind: stream.kind, depth: stream.depth, pages: stream.pages.clone() };
-        let began = Instant::now();
-        let done = fio::run(args, rig, &[job("reads", &streams[0]), job("writes", &streams[1])], stop)?;
-        resting = began.elapsed().saturating_sub(args.round());
-        let [read, write] = done.as_slice() else {
-            return Err(BenchError::Odd("unexpected number of fio jobs".into()));
-        };
-        mixed.fio.push(MixedRound {
-            p50_us: read.p50_us,
-            p99_us: read.p99_us,
-            read_bytes_per_s: read.bytes / read.seconds,
-            write_bytes_per_s: write.bytes / write.seconds,
-        });
-    }
-    Ok(mixed)
+    let (what, mut resting) = (("demand reads during write-back", &streams[..]), REST);
+    let (runs, theirs) = alternate(args, rig, &mut driver, what, (&mut resting, stop))?;
+    let fio = |done: &Vec<Done>| MixedRound {
+        p99_us: done[0].p99_us,
+        read_bytes_per_s: done[0].bytes / done[0].seconds,
+        write_bytes_per_s: done[1].bytes / done[1].seconds,
+    };
+    let ours = runs.into_iter().map(|run| MixedRound::of(run, args.page)).collect();
+    Ok(Mixed { ours, fio: theirs.iter().map(fio).collect() })
 }

@@ -5,8 +5,6 @@ use super::load::{Found, Shape, Stored};
 use super::percentile;
 use super::probes::{Reads, Scrapes};
 use super::{Report, Target};
-use kvtide_daemon::config::Human;
-use std::time::Duration;
 
 const MIB: f64 = (1u64 << 20) as f64;
 
@@ -60,10 +58,6 @@ pub(super) struct Run {
     pub(super) stored: Stored,
     pub(super) found: Found,
     pub(super) beside: Beside,
-    /// Bytes of the NVMe tier.
-    pub(super) capacity: u64,
-    /// Time after the last store until all pages were written.
-    pub(super) drained: Duration,
     /// Bytes written to the disk.
     pub(super) written: f64,
     pub(super) dropped_unwritten: u64,
@@ -89,8 +83,8 @@ pub(super) struct Row {
     pub(super) ours: Run,
     /// fio before and after.
     pub(super) fio: Vec<Pass>,
-    /// The other daemon unless it failed, and fio before and after it.
-    pub(super) other: Option<(Option<Run>, Vec<Pass>)>,
+    /// The other daemon unless it failed.
+    pub(super) other: Option<Option<Run>>,
 }
 
 impl Row {
@@ -107,7 +101,7 @@ impl Row {
         )
     }
 
-    pub(super) fn report(mut self, report: &mut Report) {
+    pub(super) fn report(self, report: &mut Report) {
         self.rates(report);
         self.kept(report);
         self.probes(report);
@@ -141,16 +135,13 @@ impl Row {
         } else {
             let (fio, _) = over(&self.fio);
             report.fine(self.key("rate_ratio"), what, (found / fio, 3), "x", Some(Target::AtLeast(least)));
-            let drained = self.ours.stored.seconds / (self.ours.stored.seconds + self.ours.drained.as_secs_f64());
-            let what = self.what("bytes found a second ÷ fio, including write-back");
-            report.fine(self.key("drained_ratio"), what, (found * drained / fio, 3), "x", None);
             report.number(self.key("fio_mib_s"), self.what("fio's writer"), fio / MIB, "MiB/s", None);
         }
         let stored = self.ours.stored.blocks as f64 * f64::from(self.shape.block) / self.ours.stored.seconds / MIB;
         report.number(self.key("stored_mib_s"), self.what("stored"), stored, "MiB/s", None);
     }
 
-    fn kept(&mut self, report: &mut Report) {
+    fn kept(&self, report: &mut Report) {
         let none = Some(Target::AtMost(0.0));
         let run = &self.ours;
         let what = "part of the stored blocks that is found";
@@ -161,8 +152,6 @@ impl Row {
         let stored = (run.stored.blocks as f64 * f64::from(self.shape.block)).max(1.0);
         let (what, most) = ("bytes written ÷ stored", Some(Target::AtMost(1.15)));
         report.fine(self.key("bytes_written_ratio"), self.what(what), (run.written / stored, 3), "x", most);
-        let p99 = percentile(&mut self.ours.stored.us, 99) as f64 / 1e3;
-        report.number(self.key("store_p99_ms"), self.what("store, p99"), p99, "ms", None);
     }
 
     fn probes(&self, report: &mut Report) {
@@ -200,35 +189,24 @@ impl Row {
     }
 
     fn others(&self, report: &mut Report) {
-        let Some((other, fio)) = &self.other else { return };
+        let Some(other) = &self.other else { return };
+        let what = self.what("bytes found a second ÷ other daemon");
         let Some(other) = other else {
-            let what = self.what("bytes found a second ÷ other daemon");
             return report.missing(self.key("rate_ratio_to_other"), what, "the other daemon failed");
         };
         let (ours, theirs) = (self.ours.found_per_s(self.shape.block), other.found_per_s(self.shape.block));
         let target = (self.is_large() && self.name.contains("fresh")).then_some(Target::AtLeast(1.8));
-        let what = self.what("bytes found a second ÷ other daemon");
         report.fine(self.key("rate_ratio_to_other"), what, (ours / theirs.max(1.0), 3), "x", target);
-        let mut fine = |key, what, value, unit| report.fine(self.key(key), self.what(what), (value, 3), unit, None);
-        if !fio.is_empty() {
-            fine("other_rate_ratio", "other daemon ÷ fio", theirs / over(fio).0, "x");
-        }
-        fine("other_found", "other daemon: part found", other.found(), "");
-        let metrics = other.beside.metrics_max_ms;
-        fine("other_metrics_max_ms", "other daemon: slowest scrape", metrics, "ms");
-        let what = "other daemon: rejected";
-        report.count(self.key("other_refused"), self.what(what), other.stored.refused, "blocks", None);
     }
 
     fn note(&self, report: &mut Report) {
-        let Run { stored, found, beside, capacity, .. } = &self.ours;
+        let Run { stored, found, beside, .. } = &self.ours;
         let why: Vec<String> = stored.why.iter().map(|(why, stores)| format!("{why} {stores} times")).collect();
         let why = if why.is_empty() { String::new() } else { format!(", rejected stores: {}", why.join(", ")) };
         report.note(format!(
-            "{}: {} of NVMe, {} demand reads ({} failed, {} in host memory, {} evicted, longest lease {:.1} ms), \
+            "{}: {} demand reads ({} failed, {} in host memory, {} evicted, longest lease {:.1} ms), \
             {} blocks compared, {} not loaded, {} scrapes without response, {} unhealthy, {} partial lookups{why}",
             self.name,
-            Human(*capacity),
             beside.demand.ns.len(),
             beside.demand.failed,
             beside.demand.in_host,

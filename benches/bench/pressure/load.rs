@@ -1,12 +1,13 @@
 //! The load: engines that store chains of distinct blocks, with several stores in flight each, and then look up all of them.
 
+use super::super::block_engine::{BlockEngine, block_space, spread};
 use super::super::engine::trying;
+use super::super::folder::noise;
 use super::super::nvme::{LOOK, Stop, failed};
 use super::BenchError;
 use super::probes::Running;
-use kvtide_client::client::{Channel, Client, Completed, Options, Outcome, Request, SpaceSpec};
+use kvtide_client::client::{Completed, Outcome, Request};
 use kvtide_wire::entry::Level;
-use kvtide_wire::geometry::Plane;
 use kvtide_wire::status::Status;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
@@ -65,42 +66,14 @@ impl Shape {
     }
 }
 
-/// A session with blocks of one size, including its own blocks.
-pub(super) struct Session {
-    pub(super) channel: Channel,
-    pub(super) client: Client,
+/// Attach with `own` blocks of one size.
+pub(super) fn attach(socket: &Path, block: u32, own: u32) -> Result<BlockEngine, BenchError> {
+    BlockEngine::attach(socket, block_space("bench-pressure", 24, block, 1), own, TIMEOUT)
 }
 
-impl Session {
-    pub(super) fn attach(socket: &Path, block: u32, own: u32) -> Result<Session, BenchError> {
-        let space = SpaceSpec::new("bench-pressure", [24; 32], 16, vec![Plane::full(block)]);
-        let options = Options { timeout: TIMEOUT, ..Options::new(socket.into(), space, vec![0]) };
-        let client = trying("attach", Client::attach(options))?;
-        let channel = trying("get the channel", client.channel(0))?;
-        trying("allocate blocks", client.allocate_blocks(own))?;
-        Ok(Session { channel, client })
-    }
-
-    /// Store a chain from the session's own blocks. All must become findable.
-    pub(super) fn store(&mut self, hashes: &[u128], own: &[u32]) -> Result<(), BenchError> {
-        for (i, part) in hashes.chunks(own.len()).enumerate() {
-            let first = i * own.len();
-            let parent = if first == 0 { 0 } else { hashes[first - 1] };
-            let stored =
-                self.channel.store((first as u32, parent), part, &own[..part.len()], Level::Published, TIMEOUT);
-            let copied = trying("store blocks", stored)?;
-            if copied.status != Status::Ok {
-                return Err(BenchError::Odd(format!("blocks of a probe not stored: {:?}", copied.status)));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Return the hash of a block: any 128 bits, spread like a hash. `owner` distinguishes engines and probes.
+/// Return the hash of a block. `owner` distinguishes engines and probes.
 pub(super) fn hash(owner: u16, chain: u32, block: u32) -> u128 {
-    let number = u128::from(owner + 1) << 96 | u128::from(chain + 1) << 32 | u128::from(block + 1);
-    number.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
+    spread(u128::from(owner + 1) << 96 | u128::from(chain + 1) << 32 | u128::from(block + 1))
 }
 
 /// Results of storing.
@@ -108,8 +81,6 @@ pub(super) fn hash(owner: u16, chain: u32, block: u32) -> u128 {
 pub(super) struct Stored {
     pub(super) blocks: u64,
     pub(super) refused: u64,
-    /// Microseconds of each store, including rejected ones.
-    pub(super) us: Vec<u64>,
     /// Reasons of rejected stores, with their number.
     pub(super) why: BTreeMap<String, u64>,
     pub(super) seconds: f64,
@@ -120,7 +91,6 @@ impl Stored {
     pub(super) fn beside(&mut self, other: Stored) {
         self.blocks += other.blocks;
         self.refused += other.refused;
-        self.us.extend(other.us);
         self.seconds = self.seconds.max(other.seconds);
         for (why, times) in other.why {
             *self.why.entry(why).or_default() += times;
@@ -145,12 +115,11 @@ struct Slot {
     done: u32,
     /// Blocks of the store in flight.
     count: u32,
-    began: Instant,
 }
 
 /// An engine that stores chains.
 pub(super) struct Engine {
-    session: Session,
+    session: BlockEngine,
     number: u16,
     shape: Shape,
     /// Content of every block between its stamps.
@@ -162,7 +131,7 @@ pub(super) struct Engine {
 impl Engine {
     pub(super) fn attach(socket: &Path, number: u16, shape: Shape) -> Result<Engine, BenchError> {
         let own = IN_FLIGHT * shape.store();
-        let session = Session::attach(socket, shape.block, own)?;
+        let session = attach(socket, shape.block, own)?;
         let template = noise(shape.block as usize);
         for block in 0..own {
             session.client.with_block(block, 0, |bytes| bytes.copy_from_slice(&template));
@@ -211,7 +180,6 @@ impl Engine {
 
     /// Process the end of a store. Return the next position of its chain unless it ends there.
     fn ended(&mut self, slot: Slot, completed: Completed, stored: &mut Stored) -> Result<Option<u32>, BenchError> {
-        stored.us.push(micros(slot.began.elapsed()));
         let (good, why) = match completed.result {
             Ok(Outcome::Copied { status: Status::Ok, .. }) => (slot.count, Status::Ok),
             Ok(Outcome::Copied { status, failed, .. }) => (failed.iter().copied().min().unwrap_or(slot.count), status),
@@ -247,9 +215,8 @@ impl Engine {
         }
         let parent = if done == 0 { 0 } else { hash(self.number, chain, done - 1) };
         let request = Request::Store { first: done, parent, hashes: &hashes, blocks: &own, level: Level::Published };
-        let began = Instant::now();
         trying("submit a store", self.session.channel.submit(request, TIMEOUT, at as u64))?;
-        Ok(Slot { chain, done, count, began })
+        Ok(Slot { chain, done, count })
     }
 
     /// Sleep until a completion, or for a short time.
@@ -317,7 +284,7 @@ impl Engine {
                 found.compared += 1;
             }
         }
-        trying("release a lease", self.session.channel.drop_seq(lease.seq))
+        self.session.release(lease.seq)
     }
 }
 
@@ -332,23 +299,6 @@ fn stamp(bytes: &mut [u8], hash: u128) {
 fn is_right(bytes: &[u8], template: &[u8], hash: u128) -> bool {
     let (end, stamp) = (bytes.len() - STAMP, hash.to_le_bytes());
     bytes[..STAMP] == stamp && bytes[end..] == stamp && bytes[STAMP..end] == template[STAMP..end]
-}
-
-/// Return incompressible bytes.
-pub(super) fn noise(bytes: usize) -> Vec<u8> {
-    let mut turn = 0x9e37_79b9_7f4a_7c15u64;
-    let words = std::iter::repeat_with(move || {
-        // xorshift64
-        turn ^= turn << 13;
-        turn ^= turn >> 7;
-        turn ^= turn << 17;
-        turn
-    });
-    words.flat_map(u64::to_le_bytes).take(bytes).collect()
-}
-
-pub(super) fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

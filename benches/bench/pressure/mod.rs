@@ -9,8 +9,7 @@
 //!
 //! A row is a block size, a state of the store and a number of engines. Every row has its own daemon with default settings. A chain
 //! ends at its first rejected block. `rate_ratio` is the bytes found afterwards divided by the seconds of storing and by fio's
-//! rate. At the end of storing, data up to the size of host memory is unwritten, so `drained_ratio` adds the time until all is
-//! written.
+//! rate.
 
 mod figures;
 mod fio;
@@ -18,6 +17,7 @@ mod load;
 mod probes;
 mod store;
 
+use super::folder::Folder;
 use super::nvme::{LOOK, Stop, failed};
 use super::report::{Report, Target};
 use super::{BenchError, Output, percentile, progress};
@@ -29,7 +29,6 @@ use probes::{Demand, Lookups, Running};
 use std::path::{Path, PathBuf};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
-pub(super) use store::Folder;
 use store::{Setup, Store};
 
 /// Block size of the row without a disk.
@@ -177,7 +176,7 @@ pub(super) fn measure(args: &PressureArgs) -> Result<Report, BenchError> {
     Ok(report)
 }
 
-/// Run one row: fio, this daemon, fio, and the other daemon and fio again.
+/// Run one row: fio, this daemon, fio, and the other daemon.
 fn row(
     args: &PressureArgs,
     dir: &Path,
@@ -192,10 +191,9 @@ fn row(
     let setup = Setup { binary: None, host: shape.host, disk: None };
     let first = pass()?;
     let ours = run(&setup, dir, capacity, (shape, state), stop)?;
-    let second = pass()?;
-    let mut row = Row { name, shape, ours, fio: first.into_iter().chain(second).collect(), other: None };
+    let mut row = Row { name, shape, ours, fio: first.into_iter().chain(pass()?).collect(), other: None };
     if let Some(binary) = &args.kvtided {
-        let other = match run(&Setup { binary: Some(binary), ..setup }, dir, capacity, (shape, state), stop) {
+        row.other = Some(match run(&Setup { binary: Some(binary), ..setup }, dir, capacity, (shape, state), stop) {
             Ok(other) => Some(other),
             Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
             // An old daemon may fail under this load; its figures are then missing.
@@ -203,8 +201,7 @@ fn row(
                 progress(&format!("{}: the other daemon failed: {error}", row.name));
                 None
             }
-        };
-        row.other = Some((other, second.into_iter().chain(pass()?).collect()));
+        });
     }
     Ok(row)
 }
@@ -227,7 +224,7 @@ fn run(
         error => BenchError::Odd(format!("{error}\nend of the daemon's log:\n{log}")),
     })?;
     store.daemon.stop()?;
-    Ok(Run { capacity, ..run })
+    Ok(run)
 }
 
 fn measure_store(store: &Store, shape: Shape, stop: &Stop) -> Result<Run, BenchError> {
@@ -248,7 +245,7 @@ fn measure_store(store: &Store, shape: Shape, stop: &Stop) -> Result<Run, BenchE
         let beside = Beside::of(joined(scrapes)?, joined(lookups)?, joined(ping)??, joined(demand)??);
         Ok::<_, BenchError>((stored?, beside))
     })?;
-    let drained = store.settle(stop)?;
+    store.settle(stop)?;
     let mut found = Found::default();
     for engine in &mut engines {
         found.add(engine.find(stop)?);
@@ -257,8 +254,6 @@ fn measure_store(store: &Store, shape: Shape, stop: &Stop) -> Result<Run, BenchE
     Ok(Run {
         written: page.sum("kvtide_disk_device_written_bytes_total", "").unwrap_or(0.0),
         dropped_unwritten: page.dropped_unwritten().saturating_sub(before),
-        capacity: 0,
-        drained,
         stored,
         found,
         beside,

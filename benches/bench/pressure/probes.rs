@@ -1,12 +1,12 @@
 //! Threads concurrent with the load: metrics requests, lookups, a ping between two threads, demand reads.
 
-use super::super::engine::trying;
+use super::super::block_engine::BlockEngine;
 use super::super::nvme::failed;
 use super::BenchError;
-use super::load::{Session, TIMEOUT, hash, micros};
+use super::load::{TIMEOUT, attach, hash};
 use kvtide_daemon::error::Error;
 use kvtide_daemon::http::client::Address;
-use kvtide_wire::status::Status;
+use kvtide_wire::entry::Level;
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -72,7 +72,7 @@ pub(super) fn scrape(address: &Address, running: &Running) -> Scrapes {
         for path in ["/metrics", "/healthz"] {
             let began = Instant::now();
             let answer = address.get(path);
-            scrapes.us.push(micros(began.elapsed()));
+            scrapes.us.push(began.elapsed().as_micros() as u64);
             match answer {
                 Ok(_) => {}
                 Err(Error::NotADaemon { .. }) => scrapes.unhealthy += u64::from(path == "/healthz"),
@@ -87,16 +87,16 @@ pub(super) fn scrape(address: &Address, running: &Running) -> Scrapes {
 
 /// Lookups of the same prefix.
 pub(super) struct Lookups {
-    session: Session,
+    session: BlockEngine,
     hashes: Vec<u128>,
 }
 
 impl Lookups {
     pub(super) fn attach(socket: &Path, block: u32) -> Result<Lookups, BenchError> {
         let own: Vec<u32> = (0..(OWN_BYTES / block).clamp(1, PREFIX)).collect();
-        let mut session = Session::attach(socket, block, own.len() as u32)?;
+        let mut session = attach(socket, block, own.len() as u32)?;
         let hashes: Vec<u128> = (0..PREFIX).map(|block| hash(LOOKUP_OWNER, 0, block)).collect();
-        session.store(&hashes, &own)?;
+        session.store_chain(&hashes, &own, Level::Published, |_, _| Ok(()))?;
         Ok(Lookups { session, hashes })
     }
 
@@ -106,7 +106,7 @@ impl Lookups {
         while running.goes_on() {
             let began = Instant::now();
             let found = self.session.channel.lookup(&self.hashes, TIMEOUT);
-            ns.push(nanos(began.elapsed()));
+            ns.push(began.elapsed().as_nanos() as u64);
             // A lookup that timed out counts with its time.
             short += u64::from(!found.is_ok_and(|found| found.blocks == PREFIX));
             // PACE: ends with the load.
@@ -138,7 +138,7 @@ pub(super) fn ping(running: &Running) -> Result<Vec<u64>, BenchError> {
                 let began = Instant::now();
                 ring(&there)?;
                 wait(&back)?;
-                ns.push(nanos(began.elapsed()));
+                ns.push(began.elapsed().as_nanos() as u64);
                 // PACE: ends with the load.
                 std::thread::sleep(LOOKUP);
             }
@@ -166,7 +166,7 @@ fn wait(bell: &OwnedFd) -> Result<(), BenchError> {
 
 /// Loads of one-block prefixes that are only on NVMe.
 pub(super) struct Demand {
-    session: Session,
+    session: BlockEngine,
     /// For each prefix, the bytes that the engines had stored at its last use.
     used: Vec<u64>,
     /// Bytes after which a prefix has been evicted from host memory.
@@ -176,9 +176,9 @@ pub(super) struct Demand {
 impl Demand {
     pub(super) fn attach(socket: &Path, block: u32, host: u64) -> Result<Demand, BenchError> {
         let prefixes = DEMAND_PREFIXES.min(host / 8 / u64::from(block)).max(4) as u32;
-        let mut session = Session::attach(socket, block, 1)?;
+        let mut session = attach(socket, block, 1)?;
         for prefix in 0..prefixes {
-            session.store(&[hash(DEMAND_OWNER, prefix, 0)], &[0])?;
+            session.store((0, 0), &[hash(DEMAND_OWNER, prefix, 0)], &[0], Level::Published)?;
         }
         Ok(Demand { session, used: vec![0; prefixes as usize], pushed: host + host / 4 })
     }
@@ -202,24 +202,23 @@ impl Demand {
 
     /// Load a prefix that is only on NVMe.
     fn read(&mut self, prefix: u32, reads: &mut Reads) -> Result<(), BenchError> {
-        let channel = &mut self.session.channel;
         let began = Instant::now();
-        let leased = channel.lease(hash(DEMAND_OWNER, prefix, 0), 1, TIMEOUT, TIMEOUT);
-        reads.lease_ns = reads.lease_ns.max(nanos(began.elapsed()));
+        let leased = self.session.lease(&[hash(DEMAND_OWNER, prefix, 0)]);
+        reads.lease_ns = reads.lease_ns.max(began.elapsed().as_nanos() as u64);
         let Ok(lease) = leased else {
             reads.gone += 1;
             return Ok(());
         };
         if lease.on_nvme == 1 && lease.in_host == 0 {
             let began = Instant::now();
-            let copied = channel.load(lease.seq, 0, &[0], TIMEOUT);
+            let loaded = self.session.load(lease.seq, 0, &[0]);
             // A failed load counts with its time.
-            reads.ns.push(nanos(began.elapsed()));
-            reads.failed += u64::from(!copied.is_ok_and(|copied| copied.status == Status::Ok));
+            reads.ns.push(began.elapsed().as_nanos() as u64);
+            reads.failed += u64::from(loaded.is_err());
         } else {
             reads.in_host += 1;
         }
-        trying("release a lease", channel.drop_seq(lease.seq))
+        self.session.release(lease.seq)
     }
 }
 
@@ -234,8 +233,4 @@ pub(super) struct Reads {
     /// Prefixes that were still in host memory, and prefixes that could not be leased.
     pub(super) in_host: u64,
     pub(super) gone: u64,
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

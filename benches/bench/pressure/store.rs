@@ -1,19 +1,17 @@
 //! The daemon of a row and its disk: a directory with a file that is new, or was written once before.
 
+use super::super::folder::noise;
 use super::super::nvme::{LOOK, Stop, failed};
-use super::load::noise;
-use super::{BenchError, State, progress};
+use super::{BenchError, State};
 use crate::private_daemon::{Options as DaemonOptions, PrivateDaemon};
 use kvtide_daemon::config::ByteSize;
 use kvtide_daemon::http::client::Address;
 use rustix::fs::{SeekFrom, seek};
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::os::unix::fs::{DirBuilderExt, FileExt};
-use std::path::{Path, PathBuf};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Time limit for writing the file before the daemon serves: 1 TiB at 200 MB/s.
-const PREPARE: Duration = Duration::from_secs(90 * 60);
 /// Maximum wait for write-back after the last store.
 const SETTLE: Duration = Duration::from_secs(20);
 /// Write-back counts as finished after this long without a write.
@@ -23,27 +21,6 @@ const TRIES: u32 = 3;
 /// Bytes of one write, and bytes between flushes.
 const CHUNK: u64 = 1 << 20;
 const FLUSH: u64 = 256 << 20;
-
-/// A directory that is removed on drop.
-#[derive(Debug)]
-pub(in crate::bench) struct Folder(pub(in crate::bench) PathBuf);
-
-impl Folder {
-    pub(in crate::bench) fn new(path: PathBuf) -> Result<Folder, BenchError> {
-        // A daemon rejects a directory that other users can read.
-        let made = DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(|e| failed(format!("create {}", path.display()), e))?;
-        let path = path.canonicalize().map_err(|e| failed(format!("find {}", path.display()), e))?;
-        Ok(Folder(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // Errors are ignored: the file is left over, as after a killed benchmark.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// A private daemon. Its disk is kept after it.
 pub(super) struct Store {
@@ -84,40 +61,13 @@ impl Store {
     /// Start a daemon on a disk in `state`.
     pub(super) fn in_state(setup: &Setup<'_>, state: State, stop: &Stop) -> Result<Store, BenchError> {
         let Some((dir, _)) = setup.disk.filter(|_| state == State::Prepared) else { return Store::start(setup) };
-        let mut store = Store::start(setup)?;
-        store.wait_until_written(stop)?;
-        store.daemon.stop()?;
-        drop(store);
+        Store::start(setup)?.daemon.stop()?;
         write_over(&dir.join("kvtide.store"), stop)?;
         Store::start(setup)
     }
 
-    /// Wait until the daemon has written its regions once, if it does so.
-    fn wait_until_written(&self, stop: &Stop) -> Result<(), BenchError> {
-        let (until, mut told) = (Instant::now() + PREPARE, Instant::now());
-        loop {
-            stop.check()?;
-            let page = self.metrics()?;
-            let (ready, all) = (page.sum("kvtide_disk_ready_regions", ""), page.sum("kvtide_disk_regions", ""));
-            match (ready, all) {
-                (Some(ready), Some(all)) if ready < all => {
-                    if told.elapsed() > Duration::from_secs(10) {
-                        told = Instant::now();
-                        progress(&format!("daemon prepares its file: {ready} of {all} regions"));
-                    }
-                }
-                _ => return Ok(()),
-            }
-            if Instant::now() > until {
-                return Err(BenchError::Odd("the daemon did not prepare its file in time".into()));
-            }
-            // PACE: bounded by `until`.
-            std::thread::sleep(LOOK);
-        }
-    }
-
-    /// Wait until no more pages are written, for a limited time. Return the time of the last write.
-    pub(super) fn settle(&self, stop: &Stop) -> Result<Duration, BenchError> {
+    /// Wait until no more pages are written, for a limited time.
+    pub(super) fn settle(&self, stop: &Stop) -> Result<(), BenchError> {
         let (began, mut before, mut changed) = (Instant::now(), None, Duration::ZERO);
         loop {
             stop.check()?;
@@ -127,7 +77,7 @@ impl Store {
                 changed = now;
             }
             if now > SETTLE || now > changed + QUIET {
-                return Ok(changed);
+                return Ok(());
             }
             before = written;
             // PACE: bounded by `SETTLE`.
@@ -154,27 +104,17 @@ pub(super) struct Page(String);
 impl Page {
     /// Return the sum of a metric's samples with a label, or of all samples if `label` is empty. `None`: there is no such metric.
     pub(super) fn sum(&self, name: &str, label: &str) -> Option<f64> {
-        self.sum_of(|found| found == name, label)
-    }
-
-    fn sum_of(&self, is_it: impl Fn(&str) -> bool, label: &str) -> Option<f64> {
         let samples = self.0.lines().filter(|line| {
-            let name = line.split(['{', ' ']).next().unwrap_or_default();
-            !line.starts_with('#') && is_it(name) && line.contains(label)
+            let found = line.split(['{', ' ']).next().unwrap_or_default();
+            found == name && line.contains(label)
         });
         let values: Vec<f64> = samples.filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect();
         (!values.is_empty()).then(|| values.iter().sum())
     }
 
-    /// Return the blocks dropped before they were written. Without the daemon's own counter, all drops count except those for lack
-    /// of NVMe space or because of age.
+    /// Return the blocks dropped before they were written.
     pub(super) fn dropped_unwritten(&self) -> u64 {
-        let own =
-            self.sum_of(|name| name.contains("unwritten") && name.ends_with("_total") && !name.contains("bytes"), "");
-        let sum = |name| self.sum(name, "").unwrap_or(0.0);
-        let other =
-            || sum("kvtide_cache_drops_total") - sum("kvtide_nvme_drops_total") - sum("kvtide_expired_contents_total");
-        own.unwrap_or_else(other).max(0.0) as u64
+        self.sum("kvtide_unwritten_drops_total", "").unwrap_or(0.0) as u64
     }
 }
 
@@ -226,7 +166,7 @@ mod tests {
     fn samples_of_a_metric_are_added_up() {
         let page = Page(
             "# HELP a_total A.\na_total{disk=\"0\",kind=\"pages\"} 3\na_total{disk=\"1\",kind=\"log\"} 4\na_totals 9\n\
-             kvtide_cache_drops_total{space=\"1\"} 12\nkvtide_nvme_drops_total{space=\"1\"} 2\n"
+             kvtide_unwritten_drops_total{space=\"1\"} 10\n"
                 .into(),
         );
         assert_eq!(page.sum("a_total", ""), Some(7.0));
@@ -243,7 +183,7 @@ mod tests {
         file.set_len(8 << 20).unwrap();
         file.write_all_at(&[7; 4096], 4 << 20).unwrap();
         write_over(&path, &Stop::on_signals().unwrap()).unwrap();
-        let bytes = fs::read(&path).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
         assert!(bytes.len() == 8 << 20 && bytes[4 << 20..][..4096].iter().all(|byte| *byte == 7));
         assert!(bytes[..4096] != [0; 4096] && bytes[(8 << 20) - 4096..] != [0; 4096]);
     }

@@ -1,8 +1,7 @@
 //! Time of a start with a full disk: the index is read and rewritten.
 //!
 //! A log is filled with records of blocks as by the log thread, over a file opened with `O_DIRECT`, so that no byte comes from the
-//! page cache. It is then opened as at a start. For comparison, the same bytes are read without processing. A daemon without disks
-//! shows how soon it serves, and when all its host memory is allocated.
+//! page cache. It is then opened as at a start. A daemon without disks shows how soon it serves, and when all its host memory is allocated.
 
 mod file;
 
@@ -12,9 +11,9 @@ use crate::private_daemon::{Options, PrivateDaemon};
 use file::Direct;
 use kvtide_daemon::config::ByteSize;
 use kvtide_format::Superblock;
-use kvtide_format::log::{Log, LogError, Put, Recovered, SlabHeader, Storage};
+use kvtide_format::log::{Log, LogError, Put, SlabHeader};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Bytes of a block.
 const SLOT_BYTES: u64 = 64 << 10;
@@ -23,8 +22,6 @@ const REGION_BYTES: u64 = 1 << 30;
 const SLOTS: u32 = (REGION_BYTES / SLOT_BYTES) as u32;
 /// Records of one write, similar to the log thread's batches.
 const GROUP: u32 = 256;
-/// Bytes of one read of the comparison.
-const CHUNK: usize = 2 << 20;
 
 /// Flags of `kvtide bench recovery`.
 #[derive(Clone, Debug, clap::Args)]
@@ -53,17 +50,12 @@ pub(super) fn measure(args: &RecoveryArgs) -> Result<Report, BenchError> {
     let superblock = Superblock { starts: 1, ..superblock };
     let mut file = Direct::new(&args.dir, superblock.regions_offset)?;
     super::progress(&format!("recording {} blocks of {} planes", args.records, args.planes));
-    let began = Instant::now();
-    let log_bytes = fill(&mut file, &superblock, args)?;
-    let filled = began.elapsed();
-    let (read, read_bytes) = plain(&mut file, &superblock, log_bytes)?;
+    fill(&mut file, &superblock, args)?;
 
     super::progress("opening the log");
     let next = Superblock { starts: 2, ..superblock };
-    let mut reports = 0;
     let began = Instant::now();
-    let opened = Log::open(&mut file, &next, None, &mut |_| reports += 1);
-    let (log, recovered) = opened.map_err(odd)?;
+    let (_, recovered) = Log::open(&mut file, &next, None, &mut |_| {}).map_err(odd)?;
     let took = began.elapsed();
     let found: usize = recovered.slabs.iter().map(|slab| slab.blocks.len()).sum();
     if found as u64 != u64::from(args.records) {
@@ -71,20 +63,9 @@ pub(super) fn measure(args: &RecoveryArgs) -> Result<Report, BenchError> {
     }
 
     let mut report = Report::default();
-    let per = |bytes: u64| bytes as f64 / f64::from(args.records);
     let (records, at_most) = (u64::from(args.records), Some(Target::AtMost(2.0)));
     report.count("recovery.records", "block records", records, "", None);
     report.fine("recovery.s", "start: index read and rewritten", (took.as_secs_f64(), 3), "s", at_most);
-    report.fine("recovery.plain_s", "read of the same bytes only", (read.as_secs_f64(), 3), "s", None);
-    report.count("recovery.log_bytes", "log size", read_bytes, "", None);
-    report.count("recovery.progress", "progress messages", reports, "", None);
-    report.number("recovery.record_bytes", "log bytes per record", per(log_bytes), "", None);
-    report.number("recovery.column_bytes", "memory bytes per block, as columns", per(columns(&recovered)), "", None);
-    let amplification = 1.0 + per(log_bytes) / SLOT_BYTES as f64;
-    let most = Target::AtMost(1.05);
-    report.fine("recovery.amplification", "write amplification, 64 KiB blocks", (amplification, 4), "", Some(most));
-    report.number("recovery.fill_s", "recording time", filled.as_secs_f64(), "s", None);
-    report.count("recovery.written_bytes", "bytes written by the start", log.status().compacted_bytes, "", None);
     start(args.host.0, &mut report)?;
     Ok(report)
 }
@@ -107,8 +88,8 @@ fn odd(error: LogError) -> BenchError {
     BenchError::Odd(error.to_string())
 }
 
-/// Record all blocks. Return the bytes of the log used for them.
-fn fill(file: &mut Direct, superblock: &Superblock, args: &RecoveryArgs) -> Result<u64, BenchError> {
+/// Record all blocks.
+fn fill(file: &mut Direct, superblock: &Superblock, args: &RecoveryArgs) -> Result<(), BenchError> {
     let (mut log, _) = Log::open(file, superblock, None, &mut |_| {}).map_err(odd)?;
     let planes = usize::from(args.planes);
     let present = vec![u32::MAX; planes.div_ceil(32)];
@@ -140,29 +121,5 @@ fn fill(file: &mut Direct, superblock: &Superblock, args: &RecoveryArgs) -> Resu
             log.write().map_err(odd)?;
         }
     }
-    log.flush().map_err(odd)?;
-    Ok(log.status().used_bytes)
-}
-
-/// Read as many bytes as the log used. Return the time and the bytes.
-fn plain(file: &mut Direct, superblock: &Superblock, log_bytes: u64) -> Result<(Duration, u64), BenchError> {
-    // Large enough to contain an aligned buffer.
-    let mut memory = vec![0; CHUNK + 4096];
-    let begin = memory.as_ptr().align_offset(4096).min(4096);
-    let began = Instant::now();
-    let mut done = 0;
-    while done < log_bytes {
-        let count = CHUNK.min((log_bytes - done) as usize);
-        let read = file.read(superblock.log_offset + done, &mut memory[begin..begin + count]);
-        read.map_err(|source| BenchError::System { tried: "read the log".into(), source })?;
-        done += count as u64;
-    }
-    Ok((began.elapsed(), done))
-}
-
-/// Return the bytes of the columns.
-fn columns(recovered: &Recovered) -> u64 {
-    let blocks = recovered.slabs.iter().flat_map(|slab| slab.blocks.iter());
-    // Slot, generation, shard, salt, flushed, hash, parent, and the slices.
-    blocks.map(|block| (4 + 4 + 2 + 4 + 1 + 32 + 4 * (block.present.len() + block.crcs.len())) as u64).sum()
+    log.flush().map_err(odd)
 }

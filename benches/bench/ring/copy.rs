@@ -4,9 +4,8 @@
 //! times the pages of tier 0. Both alternate with memcpy in the same direction between two private buffers of the sizes of tier 0
 //! and of the host copies.
 
-use super::super::percentile;
-use super::{BenchError, Engine, HOST_BYTES, PAGE_BYTES, PAGE_TOKENS, trying};
-use kvtide_client::client::{Pass, SeqId, StepSeq};
+use super::{BenchError, Engine, HOST_BYTES, PAGE_BYTES, PAGE_TOKENS, percentile, trying};
+use kvtide_client::client::SeqId;
 use std::hint::black_box;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -73,7 +72,7 @@ impl Copies {
 }
 
 pub(super) fn measure(socket: &Path) -> Result<Copies, BenchError> {
-    let mut engine = Engine::attach(socket, "copy", PLANES as usize, FRAMES, 8)?;
+    let mut engine = Engine::attach(socket, "copy", PLANES as u16, FRAMES, 8)?;
     let mut plain = Plain::new();
     let long = engine.sealed(BLOCKS)?;
     let mut copies = Copies::default();
@@ -91,11 +90,7 @@ pub(super) fn measure(socket: &Path) -> Result<Copies, BenchError> {
 /// Run one step over all pages of a sequence. Return the agent's loads.
 fn read(engine: &mut Engine, seq: SeqId) -> Result<Rate, BenchError> {
     let (before, began) = (engine.client.stats(), Instant::now());
-    trying("begin a step", engine.lane.begin(&[StepSeq { seq, tokens: BLOCKS * PAGE_TOKENS }]))?;
-    for plane in 0..PLANES as u16 {
-        while let Pass::Part { last: false, .. } = trying("cross a boundary", engine.lane.boundary(plane))? {}
-    }
-    trying("end a step", engine.lane.end())?;
+    engine.step(seq, BLOCKS * PAGE_TOKENS)?;
     let time = began.elapsed();
     Ok(Rate { bytes: engine.client.stats().bytes_host_to_tier0 - before.bytes_host_to_tier0, time })
 }

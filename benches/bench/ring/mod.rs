@@ -4,20 +4,21 @@
 //! that other load affects both.
 
 mod copy;
-mod fault;
+mod idle;
 mod resident;
 mod roundtrip;
 
-use super::BenchError;
 use super::engine::{Engine, PAGE_BYTES, PAGE_TOKENS, TIMEOUT, trying};
-use super::idle;
 use super::report::{Report, Target};
+use super::{BenchError, faults, percentile};
 use crate::private_daemon::{Options as DaemonOptions, PrivateDaemon};
 
 /// Host memory of the daemon: the pages of the largest session, and partly filled slabs.
 const HOST_BYTES: u64 = 1 << 30;
 /// Bytes of a slab.
 const SLAB_BYTES: u64 = 64 << 20;
+/// Frames of tier 0 for page faults, and pages that are read: sixteen times as many, and 64 MiB, so that host memory is not in a cache.
+const FAULTS: (u32, u32) = (64, 1024);
 
 /// Run the benchmark.
 pub(super) fn measure() -> Result<Report, BenchError> {
@@ -34,7 +35,8 @@ pub(super) fn measure() -> Result<Report, BenchError> {
 
     let resident = resident::measure(daemon.socket())?;
     report.number("lookup_ns_per_page", "page table lookup", resident.lookup_ns, "ns/page", Target::AtMost(5.0));
-    let fault_ns = fault::measure(daemon.socket())?;
+    let mut faults = faults::measure(&mut daemon, FAULTS.0, FAULTS.1, false)?;
+    let fault_ns = percentile(&mut faults, 50);
     report.count("fault_p50_ns", "page fault, host to tier 0, 64 KiB, p50", fault_ns, "ns", at_most(25_000.0));
     let what = "messages of a step, everything resident";
     report.count("resident_messages", what, resident.messages, "", at_most(0.0));

@@ -1,7 +1,6 @@
 //! Steps in which everything is resident: page table lookups, and the agent's work per plane.
 
-use super::super::percentile;
-use super::{BenchError, Engine, PAGE_TOKENS, trying};
+use super::{BenchError, Engine, PAGE_TOKENS, percentile, trying};
 use kvtide_client::client::{Pass, StepSeq};
 use std::hint::black_box;
 use std::path::Path;
@@ -24,7 +23,7 @@ pub(super) struct Resident {
 
 pub(super) fn measure(socket: &Path) -> Result<Resident, BenchError> {
     let pages = u64::from(SEQS) * BLOCKS * u64::from(PLANES);
-    let mut engine = Engine::attach(socket, "resident", usize::from(PLANES), 2 * pages as u32, SEQS)?;
+    let mut engine = Engine::attach(socket, "resident", PLANES, 2 * pages as u32, SEQS)?;
     let (mut step, mut blocks) = (Vec::new(), Vec::new());
     for _ in 0..SEQS {
         let seq = engine.sealed(BLOCKS)?;

@@ -1,7 +1,6 @@
 //! No-op requests: cost of a message and its reply.
 
-use super::super::percentile;
-use super::{BenchError, Engine, TIMEOUT, trying};
+use super::{BenchError, Engine, TIMEOUT, percentile, trying};
 use std::path::Path;
 use std::time::{Duration, Instant};
 

@@ -3,7 +3,7 @@
 //! It answers every question twice: over plain arrays without a cache, and over kvtide. Prefill and
 //! decode add in the same order whatever part of a prompt was loaded, so the logits are compared bit for bit.
 
-use std::io::{self, BufRead, Write};
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::memory::{Memory, MemoryError};
 use super::plan::{CHATS, Plan, TURNS};
 use super::{Asked, Measured};
-use crate::demo::engine::{Difference, Run, tie_to_parent};
+use crate::demo::engine::{Run, answer_of_parent, send_line, tie_to_parent};
 use crate::demo::kv::{Kv, Plain};
 use crate::demo::model::{CONFIG_JSON, Decoder, Scratch, WEIGHTS, WeightsError};
 use crate::demo::sizes::CHUNK;
@@ -101,24 +101,13 @@ pub fn run(args: &ChatArgs) -> ExitCode {
 }
 
 fn send(message: &Message) -> Result<(), ChatError> {
-    let line = || {
-        let mut out = io::stdout().lock();
-        serde_json::to_writer(&mut out, message)?;
-        out.write_all(b"\n")?;
-        out.flush()
-    };
-    line().map_err(ChatError::Report)
+    send_line(message).map_err(ChatError::Report)
 }
 
 /// Have the daemon killed and started again. Return its socket.
 fn restart() -> Result<PathBuf, ChatError> {
     send(&Message::Restart)?;
-    let mut line = String::new();
-    match io::stdin().lock().read_line(&mut line) {
-        Ok(0) => Err(ChatError::Report(io::ErrorKind::UnexpectedEof.into())),
-        Ok(_) => Ok(line.trim_end().into()),
-        Err(error) => Err(ChatError::Report(error)),
-    }
+    answer_of_parent().map(|line| line.trim_end().into()).map_err(ChatError::Report)
 }
 
 /// An answer: its tokens, and the logits that each was chosen from.
@@ -246,16 +235,8 @@ fn count(memory: &Memory, measured: &mut Measured) {
 fn compare(expected: &Answer, given: &Answer, prompt: usize, measured: &mut Measured) {
     measured.tokens += given.tokens.len();
     measured.tokens_different += expected.tokens.iter().zip(&given.tokens).filter(|(a, b)| a != b).count();
-    let comparison = &mut measured.logits;
-    comparison.compared += given.logits.len() as u64;
     let vocabulary = given.logits.len() / given.tokens.len();
-    for (i, (expected, found)) in expected.logits.iter().zip(&given.logits).enumerate() {
-        if expected.to_bits() != found.to_bits() {
-            let (position, token) = (prompt - 1 + i / vocabulary, i % vocabulary);
-            comparison.different += 1;
-            comparison.first.get_or_insert(Difference { position, token, expected: *expected, found: *found });
-        }
-    }
+    measured.logits.add(&expected.logits, &given.logits, prompt - 1, vocabulary);
 }
 
 #[cfg(test)]

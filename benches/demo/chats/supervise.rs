@@ -1,7 +1,7 @@
 //! The daemons of the chats: one is killed with SIGKILL, the next one starts over the same NVMe directory.
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -12,7 +12,7 @@ use super::{Measured, Results};
 use crate::demo::attention::pages_of;
 use crate::demo::console::Console;
 use crate::demo::error::DemoError;
-use crate::demo::processes::{Engine, Event, SILENCE, last_words, watch};
+use crate::demo::processes::{Engine, Event, last_words, message, watch};
 use crate::private_daemon::{Options, PrivateDaemon, remove_dir, temporary_dir};
 
 /// Time limit for a killed daemon to end.
@@ -109,22 +109,13 @@ fn relay(
     (sender, events): (&Sender<Event>, &Receiver<Event>),
 ) -> Result<(Measured, f64), DemoError> {
     let (mut measured, mut restart_s, mut answers) = (None, 0.0, 0);
-    loop {
-        let line = match events.recv_timeout(SILENCE) {
-            Ok(Event::Line(line)) => line,
-            Ok(Event::Signal(signal)) => return Err(DemoError::Signal(signal)),
-            Ok(Event::DaemonEnd(pid)) if pid != daemon.pid() => continue,
-            Ok(Event::DaemonEnd(_)) => return Err(died(daemon, answers)),
-            Ok(Event::End) | Err(RecvTimeoutError::Disconnected) => break,
-            Err(RecvTimeoutError::Timeout) => return Err(DemoError::Silent),
-        };
-        match serde_json::from_str(&line) {
-            Err(source) => return Err(DemoError::Nonsense { line, source }),
-            Ok(Message::Answered { answers: so_far }) => {
+    while let Some(message) = message(events, daemon, |daemon| died(daemon, answers))? {
+        match message {
+            Message::Answered { answers: so_far } => {
                 answers = so_far;
                 console.chats(answers, 2 * plan.questions());
             }
-            Ok(Message::Restart) => {
+            Message::Restart => {
                 daemon.signal(Signal::KILL)?;
                 daemon.wait(KILL)?;
                 let began = Instant::now();
@@ -133,9 +124,9 @@ fn relay(
                 watch(daemon, sender)?;
                 engine.go_on(&daemon.socket().to_string_lossy())?;
             }
-            Ok(Message::Ended { measured: all }) => measured = Some(all),
-            Ok(Message::Failed { daemon: true, .. }) => return Err(died(daemon, answers)),
-            Ok(Message::Failed { error, .. }) => return Err(DemoError::Chats { answers, error }),
+            Message::Ended { measured: all } => measured = Some(all),
+            Message::Failed { daemon: true, .. } => return Err(died(daemon, answers)),
+            Message::Failed { error, .. } => return Err(DemoError::Chats { answers, error }),
         }
     }
     engine.ended()?;

@@ -52,14 +52,7 @@ impl Logits {
     /// Compare other logits of the same positions with these.
     pub fn compare(&self, start: usize, rows: &[f32], comparison: &mut Comparison) {
         let expected = &self.rows[start * self.vocabulary..][..rows.len()];
-        comparison.compared += rows.len() as u64;
-        for (i, (expected, found)) in expected.iter().zip(rows).enumerate() {
-            if expected.to_bits() != found.to_bits() {
-                let (position, token) = (start + i / self.vocabulary, i % self.vocabulary);
-                comparison.different += 1;
-                comparison.first.get_or_insert(Difference { position, token, expected: *expected, found: *found });
-            }
-        }
+        comparison.add(expected, rows, start, self.vocabulary);
     }
 }
 
@@ -101,6 +94,18 @@ pub struct Difference {
 }
 
 impl Comparison {
+    /// Compare rows of logits with those expected, from position `start` on.
+    pub fn add(&mut self, expected: &[f32], found: &[f32], start: usize, vocabulary: usize) {
+        self.compared += found.len() as u64;
+        for (i, (expected, found)) in expected.iter().zip(found).enumerate() {
+            if expected.to_bits() != found.to_bits() {
+                let (position, token) = (start + i / vocabulary, i % vocabulary);
+                self.different += 1;
+                self.first.get_or_insert(Difference { position, token, expected: *expected, found: *found });
+            }
+        }
+    }
+
     /// Return true if `logits` logits were compared and none differed.
     #[must_use]
     pub fn identical(&self, logits: usize) -> bool {

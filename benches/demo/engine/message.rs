@@ -177,19 +177,25 @@ pub struct Counters {
     pub pages_in_place: u64,
 }
 
+impl Counters {
+    fn each(self, other: Counters, of: impl Fn(u64, u64) -> u64) -> Counters {
+        Counters {
+            pages_tier0: of(self.pages_tier0, other.pages_tier0),
+            pages_below: of(self.pages_below, other.pages_below),
+            bytes_host_to_tier0: of(self.bytes_host_to_tier0, other.bytes_host_to_tier0),
+            bytes_tier0_to_host: of(self.bytes_tier0_to_host, other.bytes_tier0_to_host),
+            stall_ns: of(self.stall_ns, other.stall_ns),
+            messages_before_steps: of(self.messages_before_steps, other.messages_before_steps),
+            pages_in_place: of(self.pages_in_place, other.pages_in_place),
+        }
+    }
+}
+
 impl std::ops::Sub for Counters {
     type Output = Counters;
 
     fn sub(self, before: Counters) -> Counters {
-        Counters {
-            pages_tier0: self.pages_tier0 - before.pages_tier0,
-            pages_below: self.pages_below - before.pages_below,
-            bytes_host_to_tier0: self.bytes_host_to_tier0 - before.bytes_host_to_tier0,
-            bytes_tier0_to_host: self.bytes_tier0_to_host - before.bytes_tier0_to_host,
-            stall_ns: self.stall_ns - before.stall_ns,
-            messages_before_steps: self.messages_before_steps - before.messages_before_steps,
-            pages_in_place: self.pages_in_place - before.pages_in_place,
-        }
+        self.each(before, |now, before| now - before)
     }
 }
 
@@ -197,14 +203,6 @@ impl std::ops::Add for Counters {
     type Output = Counters;
 
     fn add(self, other: Counters) -> Counters {
-        Counters {
-            pages_tier0: self.pages_tier0 + other.pages_tier0,
-            pages_below: self.pages_below + other.pages_below,
-            bytes_host_to_tier0: self.bytes_host_to_tier0 + other.bytes_host_to_tier0,
-            bytes_tier0_to_host: self.bytes_tier0_to_host + other.bytes_tier0_to_host,
-            stall_ns: self.stall_ns + other.stall_ns,
-            messages_before_steps: self.messages_before_steps + other.messages_before_steps,
-            pages_in_place: self.pages_in_place + other.pages_in_place,
-        }
+        self.each(other, |a, b| a + b)
     }
 }

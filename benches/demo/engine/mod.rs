@@ -117,27 +117,34 @@ pub(super) fn tie_to_parent(parent: i32) -> Result<(), EngineError> {
     }
 }
 
+/// Write a message to the parent.
+pub(super) fn send_line(message: &impl serde::Serialize) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, message)?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+/// Wait for a line of the parent.
+pub(super) fn answer_of_parent() -> io::Result<String> {
+    let mut line = String::new();
+    match io::stdin().lock().read_line(&mut line)? {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => Ok(line),
+    }
+}
+
 /// Writer of messages to the parent.
 struct Report;
 
 impl Report {
     fn send(&mut self, message: &Message) -> Result<(), EngineError> {
-        let line = || {
-            let mut out = io::stdout().lock();
-            serde_json::to_writer(&mut out, message)?;
-            out.write_all(b"\n")?;
-            out.flush()
-        };
-        line().map_err(EngineError::Report)
+        send_line(message).map_err(EngineError::Report)
     }
 
     /// Wait until the parent has read the daemon's status.
     fn checkpoint(&mut self, stage: Stage, at: Checkpoint) -> Result<(), EngineError> {
         self.send(&Message::Checkpoint { stage, at })?;
-        match io::stdin().lock().read_line(&mut String::new()) {
-            Ok(0) => Err(EngineError::Report(io::ErrorKind::UnexpectedEof.into())),
-            Ok(_) => Ok(()),
-            Err(error) => Err(EngineError::Report(error)),
-        }
+        answer_of_parent().map(drop).map_err(EngineError::Report)
     }
 }

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use kvtide_client::{Contract, DigestOptions, Element, KeyLayout, Omission, Pass, Stats};
+use kvtide_client::{Contract, DigestOptions, Element, KeyLayout, Omission, Pass};
 use kvtide_wire::digest::sketch;
 use serde::{Deserialize, Serialize};
 use zerocopy::FromBytes;
@@ -39,8 +39,6 @@ pub struct Omitted {
     pub worst: f64,
     /// Planes of steps in which one query head lost more than half.
     pub mostly_omitted: u64,
-    /// Maximum difference between the agent's figure and the measured share, averaged over query heads.
-    pub off: f64,
 }
 
 impl Omitted {
@@ -58,13 +56,12 @@ impl Omitted {
         self.worst_truth += worst;
         self.worst = self.worst.max(worst);
         self.mostly_omitted += u64::from(worst > 0.5);
-        self.off = self.off.max((f64::from(said.share) - mean).abs());
     }
 }
 
 /// One sequence in one session.
 pub struct Contracted {
-    sequence: Sequence,
+    pub(super) sequence: Sequence,
     contract: Contract,
     /// Report look-aheads and attention.
     prefetch: bool,
@@ -127,18 +124,6 @@ impl Contracted {
             omitted: Omitted::default(),
             audit: Duration::ZERO,
         })
-    }
-
-    /// Return the session's counters.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        self.sequence.stats()
-    }
-
-    /// Return the time spent waiting for room for new tokens.
-    #[must_use]
-    pub fn waited_for_room(&self) -> Duration {
-        self.sequence.waited_for_room()
     }
 
     /// Return the totals of skipped pages and attention.

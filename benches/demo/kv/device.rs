@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kvtide_client::cuda::{self, Attend, AttendOptions};
-use kvtide_client::{Contract, Element, KeyLayout, Stats};
+use kvtide_client::{Contract, Element, KeyLayout};
 
 use super::audit::Audit;
 use super::sequence::{Sequence, SessionSpec, TIMEOUT};
@@ -37,7 +37,7 @@ pub fn key_layout() -> KeyLayout {
 pub struct OnDevice {
     /// It uses the session's memory. Declared before the session, so that it is dropped first.
     attend: Attend,
-    sequence: Sequence,
+    pub(super) sequence: Sequence,
     name: String,
     /// Contract for decoding, with its audit; `None`: exact.
     inexact: Option<(Contract, Audit)>,
@@ -82,18 +82,6 @@ impl OnDevice {
     #[must_use]
     pub fn omitted(&self) -> Omitted {
         self.inexact.as_ref().map_or_else(Omitted::default, |(_, audit)| audit.omitted())
-    }
-
-    /// Return the session's counters.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        self.sequence.stats()
-    }
-
-    /// Return the time spent waiting for room for new tokens.
-    #[must_use]
-    pub fn waited_for_room(&self) -> Duration {
-        self.sequence.waited_for_room()
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use kvtide_client::{Contract, DeviceChoice, Stats};
 
+use super::sequence::Sequence;
 use super::{Contracted, Kv, Omitted, OnDevice, Rows, SessionSpec, Tiered, TieredError};
 use crate::demo::attention::Partials;
 
@@ -59,24 +60,25 @@ impl Store {
         }
     }
 
+    /// Return the sequence.
+    fn sequence(&self) -> &Sequence {
+        match self {
+            Store::Host(store) => &store.0,
+            Store::Contracted(store) => &store.sequence,
+            Store::Device(store) => &store.sequence,
+        }
+    }
+
     /// Return the session's counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        match self {
-            Store::Host(store) => store.stats(),
-            Store::Contracted(store) => store.stats(),
-            Store::Device(store) => store.stats(),
-        }
+        self.sequence().stats()
     }
 
     /// Return the time spent waiting for room for new tokens.
     #[must_use]
     pub fn waited_for_room(&self) -> Duration {
-        match self {
-            Store::Host(store) => store.waited_for_room(),
-            Store::Contracted(store) => store.waited_for_room(),
-            Store::Device(store) => store.waited_for_room(),
-        }
+        self.sequence().waited_for_room()
     }
 }
 

@@ -1,8 +1,6 @@
 //! A sequence of a kvtide space: pages are found through the page table, and arrive in several passes if they do not all fit.
 
-use std::time::Duration;
-
-use kvtide_client::{Pass, Stats};
+use kvtide_client::Pass;
 use kvtide_wire::status::Status;
 use zerocopy::FromBytes;
 
@@ -54,7 +52,7 @@ impl TieredError {
 }
 
 /// One sequence in one session.
-pub struct Tiered(Sequence);
+pub struct Tiered(pub(super) Sequence);
 
 impl Tiered {
     /// Attach with tier 0 in host memory.
@@ -63,18 +61,6 @@ impl Tiered {
     /// The daemon cannot be reached or refuses.
     pub fn attach(spec: SessionSpec) -> Result<Tiered, TieredError> {
         Ok(Tiered(Sequence::attach(spec)?))
-    }
-
-    /// Return the session's counters.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        self.0.stats()
-    }
-
-    /// Return the time spent waiting for room for new tokens.
-    #[must_use]
-    pub fn waited_for_room(&self) -> Duration {
-        self.0.waited_for_room()
     }
 
     fn show(&self, plane: usize, index: usize, read: &mut impl FnMut(usize, &Page)) -> Result<(), TieredError> {

@@ -6,7 +6,6 @@
 pub mod attention;
 #[cfg(test)]
 pub mod fixture;
-mod numbers;
 pub mod requests;
 
 pub use attention::Attention;

@@ -3,8 +3,8 @@
 //! equal prefixes. Other fields are ignored.
 
 use super::Broken;
-use super::numbers::Numbers;
 use serde::Deserialize;
+use std::collections::HashMap;
 use std::io::BufRead;
 
 /// Tokens of a block.
@@ -122,7 +122,7 @@ impl Requests {
 #[derive(Default)]
 struct Reading {
     trace: Requests,
-    numbers: Numbers,
+    numbers: HashMap<u64, u32>,
     /// Parent of each block.
     parents: Vec<u32>,
 }
@@ -152,8 +152,9 @@ impl Reading {
         }
         let mut parent = NONE;
         for id in line.hash_ids {
-            let block = self.numbers.of(id);
-            if block as usize == self.parents.len() {
+            let next = self.parents.len() as u32;
+            let block = *self.numbers.entry(id).or_insert(next);
+            if block == next {
                 self.parents.push(parent);
             } else if self.parents[block as usize] != parent {
                 return Err(format!("block {id} has a different prefix than before"));

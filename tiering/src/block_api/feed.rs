@@ -5,7 +5,7 @@ use crate::actions::{ActionBuf, LIST_MAX};
 use crate::api::{FeedEvent, NONE, Status};
 use crate::disk::Logged;
 use crate::mutants::{self, Mutant};
-use crate::pages::{Listed, ShardCopy};
+use crate::pages::ShardCopy;
 use crate::requests::{Op, Phase, Work};
 use crate::sessions::Life;
 use crate::space::{Core, EXAMINED_MAX, Who};
@@ -103,28 +103,27 @@ impl Core {
     /// Announce a block that has just got its part of a shard.
     pub(crate) fn announce_stored(&mut self, c: u32) {
         let Some(feed) = &self.feed else { return };
-        if self.is_whole(c) || mutants::on(Mutant::FeedTellsPartial) {
+        if self.index.is_whole(c) || mutants::on(Mutant::FeedTellsPartial) {
             self.add_to_feed(self.stored_event(c, feed.relayed));
         }
     }
 
     fn stored_event(&self, c: u32, relayed: bool) -> FeedEvent {
-        let rec = &self.index.recs[c as usize];
-        let parent = if rec.parent == NONE { 0 } else { self.index.recs[rec.parent as usize].hash() };
-        FeedEvent::Stored { hash: rec.hash(), parent, relayed }
+        let [hash, parent] = self.index.hashes(c);
+        FeedEvent::Stored { hash, parent, relayed }
     }
 
     /// Announce a block of which the record of a shard's part has just become valid.
     pub(crate) fn announce_recorded(&mut self, c: u32) {
         if self.feed.is_some() && c != NONE && self.is_whole_on_nvme(c) {
-            self.add_to_feed(FeedEvent::Recorded { hash: self.index.recs[c as usize].hash() });
+            self.add_to_feed(FeedEvent::Recorded { hash: self.index.hash(c) });
         }
     }
 
     /// Announce that a block leaves the index, unless it was never announced.
     pub(crate) fn announce_removed(&mut self, c: u32) {
-        if self.feed.is_some() && self.is_whole(c) && !mutants::on(Mutant::FeedOmitsRemoved) {
-            self.add_to_feed(FeedEvent::Removed { hash: self.index.recs[c as usize].hash() });
+        if self.feed.is_some() && self.index.is_whole(c) && !mutants::on(Mutant::FeedOmitsRemoved) {
+            self.add_to_feed(FeedEvent::Removed { hash: self.index.hash(c) });
         }
     }
 
@@ -135,7 +134,7 @@ impl Core {
         }
         let c = self.blocks[self.seq_block(s, seq, count - 1)].entry;
         if c != NONE {
-            self.add_to_feed(FeedEvent::Used { hash: self.index.recs[c as usize].hash(), count });
+            self.add_to_feed(FeedEvent::Used { hash: self.index.hash(c), count });
         }
     }
 
@@ -175,21 +174,21 @@ impl Core {
     pub(crate) fn complete_list(&self, cursor: u64, buf: &mut ActionBuf) -> (Status, u64) {
         let room = LIST_MAX.min(buf.words_room()) / FeedEvent::WORDS;
         let (mut listed, mut next) = (0, cursor as usize);
-        let end = self.index.recs.len().min(next.saturating_add(EXAMINED_MAX));
+        let end = self.index.ids().min(next.saturating_add(EXAMINED_MAX));
         while next < end && listed + 2 <= room {
             let c = next as u32;
             next += 1;
-            if self.index.recs[c as usize].listed() == Listed::Free || !self.is_whole(c) {
+            if !self.index.is_whole(c) {
                 continue;
             }
-            let recorded = FeedEvent::Recorded { hash: self.index.recs[c as usize].hash() };
+            let recorded = FeedEvent::Recorded { hash: self.index.hash(c) };
             let recorded = self.is_whole_on_nvme(c).then_some(recorded);
             for event in std::iter::once(self.stored_event(c, false)).chain(recorded) {
                 event.encode().into_iter().for_each(|word| buf.push_word(word));
                 listed += 1;
             }
         }
-        (Status::Ok, if next < self.index.recs.len() { next as u64 } else { 0 })
+        (Status::Ok, if next < self.index.ids() { next as u64 } else { 0 })
     }
 
     /// Return whether all shards' parts of a block are on NVMe and recorded.
@@ -199,6 +198,6 @@ impl Core {
             ShardCopy::IndexOnly(at) => self.disk.logged(at) == Logged::Recorded,
             ShardCopy::End => false,
         };
-        self.is_whole(c) && self.copies(c).all(recorded)
+        self.index.is_whole(c) && self.copies(c).all(recorded)
     }
 }

@@ -90,7 +90,7 @@ impl Core {
     /// Return the block of a hash in the session's shard. An entry that is only on NVMe gets one.
     fn block_of(&mut self, s: u16, hash: u128) -> Result<BlockId, Status> {
         let shard = self.sessions[usize::from(s)].shard;
-        let c = self.index.find(hash).filter(|&c| self.is_whole(c)).ok_or(Status::NotFound)?;
+        let c = self.index.find(hash).filter(|&c| self.index.is_whole(c)).ok_or(Status::NotFound)?;
         match self.copy_of(c, shard) {
             Some(ShardCopy::Block(b)) => Ok(b),
             Some(ShardCopy::IndexOnly(at)) => self.give_block(c, at).ok_or(Status::NoSpace),

@@ -42,7 +42,7 @@ impl Core {
     /// first, so a binary search finds both numbers.
     pub(crate) fn lookup(&self, s: u16, hashes: &[u128]) -> u64 {
         let shard = self.sessions[usize::from(s)].shard;
-        let is_there = |c| self.is_whole(c) || mutants::on(Mutant::LookupTakesPartial);
+        let is_there = |c| self.index.is_whole(c) || mutants::on(Mutant::LookupTakesPartial);
         let found = hashes.partition_point(|&hash| self.index.find(hash).is_some_and(is_there));
         let found = if found == hashes.len() { self.last_with_windows(hashes) } else { found };
         let in_host = |&hash: &u128| self.index.find(hash).is_some_and(|c| self.is_in_host(c, shard));
@@ -68,20 +68,13 @@ impl Core {
         let most = u64::from(self.cfg.limits.seq_blocks_max);
         let needs = |plane: u16| most - self.geo.first_needed(plane, most * self.geo.page_tokens).min(most);
         let reach = self.geo.windowed.iter().map(|&plane| needs(plane)).max().unwrap_or(0);
-        let (mut c, mut back) = (last, 0);
-        while c != NONE && back < reach {
+        for (c, back) in self.index.prefix(last).zip(0..reach) {
             if *looks == 0 || self.copies(c).any(|copy| self.is_partial(copy, |plane| back < needs(plane))) {
                 return false;
             }
             *looks -= 1;
-            (c, back) = (self.index.recs[c as usize].parent, back + 1);
         }
         true
-    }
-
-    /// Return whether all shards have their part of an entry: lookups find it.
-    pub(crate) fn is_whole(&self, c: u32) -> bool {
-        self.index.copies(c).all == self.cfg.shards
     }
 
     fn is_in_host(&self, c: u32, shard: u16) -> bool {
@@ -112,7 +105,7 @@ impl Core {
         if !self.list_fits(s, seq, count) {
             return self.complete(who, Status::Limit, 0);
         }
-        let Some(last) = self.index.find(hash).filter(|&c| self.is_whole(c)) else {
+        let Some(last) = self.index.find(hash).filter(|&c| self.index.is_whole(c)) else {
             return self.complete(who, Status::NotFound, 0);
         };
         let op = Op { work: Work::Lease, seq, ..Op::default() };
@@ -166,7 +159,7 @@ impl Core {
 
     /// Attach the chain of `count` cache entries that ends with `last`.
     fn attach_chain(&mut self, s: u16, seq: SeqId, last: u32, count: u32) -> Result<(), Status> {
-        let hash = self.index.recs[last as usize].hash();
+        let hash = self.index.hash(last);
         let shard = self.sessions[usize::from(s)].shard;
         // Walk from the last entry to its ancestors, because only parent links exist. Until all are known the list holds cache
         // entries.
@@ -176,7 +169,7 @@ impl Core {
                 self.forget_words(s, seq, 0);
                 return Err(Status::Invalid);
             }
-            c = self.index.recs[c as usize].parent;
+            c = self.index.parent(c);
         }
         if c != NONE {
             self.forget_words(s, seq, 0);
@@ -194,7 +187,7 @@ impl Core {
         let ids = (0..count).filter(|&i| index_only(self, i)).count() as u32;
         let admitted = self.admit_ids(s, ids);
         // Making room may have dropped entries of the prefix.
-        let gone = self.index.find(hash) != Some(last) || !self.is_whole(last);
+        let gone = self.index.find(hash) != Some(last) || !self.index.is_whole(last);
         if gone || admitted != Admit::Yes {
             self.forget_words(s, seq, 0);
             return Err(match admitted {
@@ -225,7 +218,7 @@ impl Core {
     fn lease_block(&mut self, s: u16, (seq, i): (SeqId, u32), (c, b): (u32, BlockId)) {
         self.set_seq_word(s, seq, i, b);
         self.blocks[b].depth = i;
-        let (hash, shard) = (self.index.recs[c as usize].hash(), self.blocks[b].shard);
+        let (hash, shard) = (self.index.hash(c), self.blocks[b].shard);
         self.touch_entry(hash, shard);
         self.index.begin_use(c);
         self.counters.nvme_hits += u64::from(self.is_far(b));
@@ -242,16 +235,17 @@ impl Core {
             return Admit::No(Status::NoSpace);
         }
         for class in 0..self.geo.classes.len() as u8 {
-            let c = &self.host.classes[usize::from(class)];
-            if c.committed > c.usable() {
-                match self.admit_host(class, 1, 0) {
-                    Admit::Yes => {}
-                    Admit::No(Status::NoSpace) if self.host.classes[usize::from(class)].is_refused_once() => {
-                        self.set_timer(self.host.classes[usize::from(class)].ask_again_us);
-                        return Admit::Wait;
-                    }
-                    other => return other,
+            if self.host.fits(class, 0) {
+                continue;
+            }
+            let decision = self.admit_host(class, 1, 0);
+            match self.host.second_request_us(class) {
+                _ if decision == Admit::Yes => {}
+                Some(at) if decision == Admit::No(Status::NoSpace) => {
+                    self.set_timer(at);
+                    return Admit::Wait;
                 }
+                _ => return decision,
             }
         }
         Admit::Yes

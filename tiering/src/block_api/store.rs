@@ -86,7 +86,7 @@ impl Core {
 
     /// Return whether a cache entry is the parent of a store in progress.
     pub(crate) fn is_parent_of_store(&self, c: u32) -> bool {
-        let hash = self.index.recs[c as usize].hash();
+        let hash = self.index.hash(c);
         !mutants::on(Mutant::DropsParentsOfStores) && self.parents_of_stores().any(|above| above == hash)
     }
 
@@ -96,10 +96,8 @@ impl Core {
             return;
         }
         for hash in self.parents_of_stores() {
-            let mut c = self.index.find(hash).unwrap_or(NONE);
-            while c != NONE {
+            for c in self.index.prefix(self.index.find(hash).unwrap_or(NONE)) {
                 entries.iter_mut().filter(|found| **found == c).for_each(|found| *found = NONE);
-                c = self.index.recs[c as usize].parent;
             }
         }
     }
@@ -154,14 +152,14 @@ impl Core {
         if !self.can_store(s, buf) || !self.may_copy(s, self.geo.class_of_page(page)) {
             return Sent::Full;
         }
-        if self.reader_waits(self.geo.class_of_page(page)) {
-            self.host_wanted = true;
+        if self.host.reader_waits(self.geo.class_of_page(page), self.now) {
+            self.host.want_frame();
             return Sent::Full;
         }
         // Admission reserved one.
         let Some(host) = self.take_host(s, page, For::Waiting) else { return Sent::Full };
         self.pages[page as usize].set_copying_out(true);
-        self.count_gathering(page, true);
+        self.host.count_copying(self.geo.class_of_page(page), true);
         self.send_page(s, op, at, JobRec { task: Task::Gather, page, host, ..JobRec::default() }, buf);
         Sent::Yes
     }
@@ -172,16 +170,9 @@ impl Core {
         self.can_send(s, buf) && self.sessions[usize::from(s)].jobs.free_slots() > self.cfg.limits.jobs_max / 4
     }
 
-    /// Count a frame that a copy is writing. It can be written back later, so a request that finds no frame waits for it.
-    pub(crate) fn count_gathering(&mut self, page: u32, begins: bool) {
-        let class = self.geo.class_of_page(page);
-        let gathering = &mut self.host.classes[usize::from(class)].gathering;
-        *gathering = if begins { *gathering + 1 } else { *gathering - 1 };
-    }
-
     /// Record the end of the copy of one page into its host frame.
     pub(super) fn page_gathered(&mut self, job: JobRec, ok: bool) {
-        self.count_gathering(job.page, false);
+        self.host.count_copying(self.geo.class_of_page(job.page), false);
         let page = &mut self.pages[job.page as usize];
         page.set_copying_out(false);
         if ok && page.host == NONE {
@@ -235,7 +226,8 @@ impl Core {
             }
             self.sessions[usize::from(s)].copies[at].status = why;
             if let Some(status) = why {
-                self.note_absent(copy.hash, if has_parent { why_not_stored(status) } else { Cause::StoreNoParent });
+                let cause = if has_parent { why_not_stored(status) } else { Cause::StoreNoParent };
+                self.index.note_absent(copy.hash, cause, self.now);
             }
             at = copy.links.next;
         }

@@ -7,8 +7,9 @@
 use super::DiskTier;
 use crate::api::{DiskSlot, NONE};
 use crate::error::Error;
+use crate::host::SLABS_MAX;
+use crate::index::{IDS_MAX, Link, ShardCopy};
 use crate::lists::{Links, List, linked};
-use crate::pages::{IDS_MAX, Link, SLABS_MAX, ShardCopy};
 use serde::{Deserialize, Serialize};
 
 /// Use of a slot.

@@ -58,19 +58,19 @@ impl Core {
                 self.not_admitted(b, why, wanted && bytes > free, false);
                 return false;
             }
-            above = self.index.recs[above as usize].parent;
+            above = self.index.parent(above);
         }
         self.counters.admitted += blocks;
         let mut next = c;
         while next != above {
-            let mut copy = self.index.recs[next as usize].head();
+            let mut copy = self.index.first_copy(next);
             while copy != ShardCopy::End {
                 if let Some(b) = copy.block().filter(|&b| self.is_unpersisted(b)) {
                     self.begin_persist(b);
                 }
                 copy = self.copy_after(copy);
             }
-            next = self.index.recs[next as usize].parent;
+            next = self.index.parent(next);
         }
         true
     }
@@ -127,7 +127,7 @@ impl Core {
             return None;
         }
         // The current use is counted already. A block requested as stored will be looked up.
-        let before = self.disk.uses_of(self.index.recs[c as usize].hash()).saturating_sub(1);
+        let before = self.disk.uses_of(self.index.hash(c)).saturating_sub(1);
         Some(before + u8::from(asked))
     }
 
@@ -222,8 +222,7 @@ impl Core {
     }
 
     fn first_not_admitted(&self, class: u8) -> Option<u32> {
-        let not_admitted = self.host.classes[usize::from(class)].not_admitted.iter(&self.host.recs);
-        let entries = not_admitted.map(|at| self.blocks[self.geo.block_of(self.host.recs[at as usize].page)].entry);
+        let entries = self.host.not_admitted(class).map(|page| self.blocks[self.geo.block_of(page)].entry);
         entries.take(EXAMINED_MAX).find(|&c| !self.is_parent_of_store(self.index.leaf_of(c)))
     }
 

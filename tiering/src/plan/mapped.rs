@@ -76,12 +76,12 @@ impl Core {
     /// Return how many host frames of a class mapped frames may show. While NVMe is in use, the frames through which its pages
     /// stream are excluded.
     fn mapped_quota(&self, class: u8) -> u64 {
-        let h = &self.host.classes[usize::from(class)];
+        let usable = self.host.usable(class);
         if !self.disk.exists() || self.disk.used() == 0 {
-            return h.usable();
+            return usable;
         }
-        let scan = u64::from(self.cfg.policy.host_scan_frames).min(h.granted / 2).max(1);
-        h.usable().saturating_sub(self.stream_frames(usize::from(class)) + scan)
+        let scan = self.host.scan_frames(class, self.cfg.policy.host_scan_frames);
+        usable.saturating_sub(self.stream_frames(usize::from(class)) + scan)
     }
 
     /// Pick a mapped frame for a page that a lane reads from host: a free one, else the least recently used one if no live step
@@ -92,14 +92,12 @@ impl Core {
         if c.mapped_frames == 0 {
             return None;
         }
-        let h = &self.host.classes[usize::from(class)];
-        let paused = h.no_mapping_until.wrapping_sub(self.clock).cast_signed() > 0 || h.reclaiming;
         let sealed = self.blocks[self.geo.block_of(page)].state == BlockState::Sealed;
-        if paused || !sealed || self.host.is_read_ahead(self.pages[page as usize].host) {
+        if !self.host.may_map(class, self.clock) || !sealed || self.host.is_read_ahead(self.pages[page as usize].host) {
             return None;
         }
         let (free, oldest) = (c.mapped_free.head, c.mapped.head);
-        let f = if free != NONE && u64::from(h.mapped) < self.mapped_quota(class) {
+        let f = if free != NONE && self.host.mapped(class) < self.mapped_quota(class) {
             free
         } else if oldest != NONE
             && self.frame(s, oldest).stamp < self.unneeded_before(s)
@@ -171,12 +169,9 @@ impl Core {
 
     /// Unmap mapped frames because a request found no host frame of a class. Return whether any will be unmapped.
     pub(crate) fn unmap_some(&mut self, class: u8) -> bool {
-        let h = &mut self.host.classes[usize::from(class)];
-        if h.mapped == 0 {
+        if !self.host.pause_mapping(class, self.clock.wrapping_add(PAUSE_STEPS)) {
             return false;
         }
-        h.no_mapping_until = self.clock.wrapping_add(PAUSE_STEPS);
-        self.host_wanted = true;
         let classes = self.sessions.iter().filter_map(|s| s.classes.get(usize::from(class)));
         if classes.map(|c| c.mapped_invalidating).sum::<u32>() > 0 {
             // Waiting requests check again when one of them has been unmapped.
@@ -184,7 +179,7 @@ impl Core {
         }
         let found = (0..self.sessions.len() as u16).find(|&s| self.next_to_unmap(s, class).is_some());
         if let Some(s) = found {
-            self.host.classes[usize::from(class)].to_unmap = UNMAP_BATCH;
+            self.host.request_unmaps(class, UNMAP_BATCH);
             self.wake(s);
         }
         found.is_some()
@@ -209,27 +204,21 @@ impl Core {
 
     /// Unmap the session's mapped frames that other requests need, some at a time.
     pub(crate) fn issue_unmaps(&mut self, s: u16) {
-        for class in 0..self.geo.classes.len() {
-            let c = &self.sessions[usize::from(s)].classes[class];
+        for class in 0..self.geo.classes.len() as u8 {
+            let c = &self.sessions[usize::from(s)].classes[usize::from(class)];
             if c.mapped_frames == 0 {
                 continue;
             }
-            let h = &mut self.host.classes[class];
-            if h.mapped == 0 {
-                h.to_unmap = 0;
-            }
-            let h = &self.host.classes[class];
-            let over = u64::from(h.mapped).saturating_sub(self.mapped_quota(class as u8));
-            let want = u64::from(h.to_unmap).max(over).min(u64::from(UNMAP_BATCH)) as u32;
+            let quota = self.mapped_quota(class);
+            let want = self.host.unmaps_due(class, quota).min(u64::from(UNMAP_BATCH)) as u32;
             for _ in c.mapped_invalidating..want {
-                let Some(f) = self.next_to_unmap(s, class as u8) else { break };
+                let Some(f) = self.next_to_unmap(s, class) else { break };
                 debug_assert!(self.frame(s, f).state == FrameState::Present);
                 let old = *self.frame(s, f);
                 self.overtake_plan(s, &old, None);
                 self.evict(s, f);
                 self.counters.pages_unmapped += 1;
-                let to_unmap = &mut self.host.classes[class].to_unmap;
-                *to_unmap = to_unmap.saturating_sub(1);
+                self.host.unmapped(class);
             }
         }
     }

@@ -38,7 +38,7 @@ impl Core {
     fn read_ahead_page(&mut self, s: u16, lane: u16, page: u32, buf: &mut ActionBuf) -> bool {
         let p = self.pages[page as usize];
         if p.host != NONE {
-            self.host.recs[p.host as usize].stamp = self.clock;
+            self.host.touch(p.host, self.clock);
         }
         if p.host != NONE || !p.on_disk() || p.reading() || self.find_copy(page, s).is_some() {
             return true;

@@ -4,7 +4,6 @@ use crate::actions::ActionBuf;
 use crate::api::{IoClass, IoKind, NONE};
 use crate::counters::Reason;
 use crate::lists::List;
-use crate::pages::HostOn;
 use crate::space::{Core, IO_PAGES_MAX};
 
 /// Which host frames a read may take.
@@ -95,8 +94,7 @@ impl Core {
                 self.pages[other as usize].set_reading(true);
                 at
             };
-            self.host.recs[at as usize].on = HostOn::Moving;
-            frames.push_back(&mut self.host.recs, at);
+            self.host.begin_transfer(&mut frames, at, IoKind::Read);
         }
         self.move_pages((IoKind::Read, want.class, want.reason), b, frames, buf);
         Fetch::UnderWay
@@ -109,12 +107,16 @@ impl Core {
             Some(at) => at,
             None => {
                 // The read-ahead continues with the next page that its session loads.
-                self.host_wanted |= matches!(take, Take::Next | Take::Any);
+                if matches!(take, Take::Next | Take::Any) {
+                    self.host.want_frame();
+                }
                 match take {
                     Take::Any => match self.take_host_to_read(page) {
                         Some(at) => at,
                         None => {
-                            self.leave_frames_to_readers(class);
+                            let until = self.now.saturating_add(READER_US);
+                            self.host.leave_to_reader(class, until);
+                            self.set_timer(until);
                             return None;
                         }
                     },
@@ -129,36 +131,21 @@ impl Core {
             }
         };
         if take == Take::Any {
-            self.host.classes[usize::from(class)].reader_waits_until = 0;
+            self.host.leave_to_reader(class, 0);
         }
-        self.host.recs[at as usize].stamp = self.clock;
+        self.host.touch(at, self.clock);
         self.host.set_read_ahead(at, take != Take::Any);
         Some(at)
     }
 
-    /// Leave the next host frames to a demand read that found none: stores wait for frames as well.
-    fn leave_frames_to_readers(&mut self, class: u8) {
-        let until = self.now.saturating_add(READER_US);
-        self.host.classes[usize::from(class)].reader_waits_until = until;
-        self.set_timer(until);
-    }
-
-    /// Return whether stores must leave free host frames of a class to a demand read.
-    pub(crate) fn reader_waits(&self, class: u8) -> bool {
-        self.now < self.host.classes[usize::from(class)].reader_waits_until
-    }
-
-    /// End the priority of demand reads that did not ask again: they may have been canceled.
+    /// End the priority of demand reads that did not ask again.
     pub(crate) fn readers_due(&mut self) {
-        for class in 0..self.host.classes.len() {
-            match self.host.classes[class].reader_waits_until {
-                0 => {}
-                until if until > self.now => self.set_timer(until),
-                _ => {
-                    self.host.classes[class].reader_waits_until = 0;
-                    self.wake_all();
-                }
-            }
+        let (ended, next) = self.host.readers_due(self.now);
+        if let Some(at) = next {
+            self.set_timer(at);
+        }
+        if ended {
+            self.wake_all();
         }
     }
 
@@ -167,11 +154,10 @@ impl Core {
             return true;
         }
         let [clean, ahead] = self.last_in_host(class);
-        let c = &self.host.classes[usize::from(class)];
-        let scan = u64::from(self.cfg.policy.host_scan_frames).min(c.granted / 2).max(1);
+        let scan = self.cfg.policy.host_scan_frames;
         match take {
-            Take::Stream if u64::from(c.read_ahead_frames) < scan && self.evict_host(clean) => {
-                self.host.classes[usize::from(class)].short = true;
+            Take::Stream if clean != NONE && self.host.stream_over(class, scan) => {
+                self.evict_host(clean);
                 self.disk.wake();
                 true
             }

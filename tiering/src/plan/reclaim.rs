@@ -16,7 +16,7 @@ const SEARCH_MAX: u32 = 1 << 14;
 impl Core {
     pub(crate) fn issue_reclaim(&mut self, s: u16, buf: &mut ActionBuf) {
         for class in 0..self.geo.classes.len() as u8 {
-            if !self.host.classes[usize::from(class)].reclaiming || !self.can_send(s, buf) {
+            if !self.host.is_reclaiming(class) || !self.can_send(s, buf) {
                 continue;
             }
             // A loaded page must not be displaced by the next one before it has released its host frame.
@@ -28,12 +28,8 @@ impl Core {
 
     /// Return the next page in host, from the end of the last search, that passes the test.
     fn search_host(&mut self, class: u8, passes: impl Fn(&Core, u32) -> bool) -> Option<u32> {
-        let len = self.host.recs.len() as u32;
-        for _ in 0..SEARCH_MAX.min(len) {
-            let search = &mut self.host.classes[usize::from(class)].search;
-            *search = (*search + 1) % len;
-            let at = *search;
-            let Some(page) = self.host.page_in(at, class) else { continue };
+        for _ in 0..SEARCH_MAX.min(self.host.len()) {
+            let Some((at, page)) = self.host.search_next(class) else { continue };
             if self.pages[page as usize].host == at && self.is_private(page) && passes(self, page) {
                 return Some(page);
             }

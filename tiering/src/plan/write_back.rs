@@ -4,8 +4,9 @@
 use crate::actions::ActionBuf;
 use crate::api::{BlockId, IoClass, IoKind, NONE};
 use crate::counters::Reason;
+use crate::host::HostOn;
 use crate::lists::List;
-use crate::pages::{HostOn, PersistState};
+use crate::pages::PersistState;
 use crate::space::{Core, IO_PAGES_MAX};
 
 /// Maximum number of dirty pages that one search skips because no slot is free.
@@ -69,16 +70,8 @@ impl Core {
     fn write_back_class(&mut self, class: u8, buf: &mut ActionBuf) -> bool {
         let policy = self.cfg.policy;
         loop {
-            let free = self.host.free_frames(class);
-            let c = &mut self.host.classes[usize::from(class)];
-            let ready = free + c.evictable() + u64::from(c.writing);
-            let percent = if c.cleaning { policy.host_clean_high_percent } else { policy.host_clean_low_percent };
-            c.cleaning = c.short || ready < c.usable() * u64::from(percent) / 100;
-            let shortage = c.shortage > c.writing;
-            if !c.cleaning && !shortage || c.dirty.is_empty() {
-                (c.shortage, c.short) = (0, false);
-                return true;
-            }
+            let percent = (policy.host_clean_low_percent, policy.host_clean_high_percent);
+            let Some(shortage) = self.host.must_write(class, percent) else { return true };
             // If the class can grow, write-back is not needed.
             if !shortage && self.ask_slab(class) {
                 return true;
@@ -91,8 +84,7 @@ impl Core {
                 return buf.room() > 0 && buf.words_room() >= self.words_of_block();
             }
             let Some(b) = self.next_to_write(class, shortage) else {
-                let c = &mut self.host.classes[usize::from(class)];
-                (c.shortage, c.short) = (0, false);
+                self.host.forget_shortage(class);
                 return true;
             };
             self.write_block(b, io, buf);
@@ -105,12 +97,12 @@ impl Core {
         if preferred != NONE && self.stage_of(preferred) == PersistState::Write && self.give_slot(preferred, urgent) {
             return Some(preferred);
         }
-        for _ in 0..self.host.classes[usize::from(class)].dirty.len.min(SEARCH_MAX) {
-            let head = self.host.classes[usize::from(class)].dirty.head;
+        for _ in 0..self.host.dirty(class).min(SEARCH_MAX) {
+            let head = self.host.first(class, HostOn::Dirty);
             if head == NONE {
                 return None;
             }
-            let b = self.geo.block_of(self.host.recs[head as usize].page);
+            let b = self.geo.block_of(self.host.page_of(head));
             if self.give_slot(b, urgent) {
                 return Some(b);
             }
@@ -145,10 +137,7 @@ impl Core {
             self.pages[page as usize].set_writing(true);
             let class = usize::from(self.host.class_of(at));
             bytes += u64::from(self.geo.classes[class].page_bytes);
-            self.host.classes[class].writing += 1;
-            self.host.unlist(at);
-            self.host.recs[at as usize].on = HostOn::Moving;
-            frames.push_back(&mut self.host.recs, at);
+            self.host.begin_transfer(&mut frames, at, IoKind::Write);
         }
         self.charge_write(b, bytes);
         self.move_pages((IoKind::Write, io, Reason::Clean), b, frames, buf);

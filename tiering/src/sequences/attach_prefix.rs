@@ -57,10 +57,10 @@ impl Core {
                 }
                 break;
             };
-            let parent = self.index.recs[c as usize].parent;
+            let parent = self.index.parent(c);
             // Only the first block of a later call may have a parent that is not cached.
             let chained = parent == above || (i == 0 && start > 0 && above == NONE);
-            let whole = self.index.copies(c).all == self.cfg.shards;
+            let whole = self.index.is_whole(c);
             let shard = if mutants::on(Mutant::AttachWrongShard) { (shard + 1) % self.cfg.shards } else { shard };
             let copy = self.copy_of(c, shard).filter(|_| whole && (chained || mutants::on(Mutant::AttachSkipsParent)));
             if !self.list_fits(s, seq, 1) {
@@ -122,8 +122,7 @@ impl Core {
             // Blocks that were other sessions' own no longer count for their guarantees.
             let mut decision = if self.ids_suffice(0) { Admit::Yes } else { Admit::No(Status::NoSpace) };
             for class in 0..self.geo.classes.len() as u8 {
-                let c = &self.host.classes[usize::from(class)];
-                if decision == Admit::Yes && c.committed > c.usable() {
+                if decision == Admit::Yes && !self.host.fits(class, 0) {
                     decision = self.admit_host(class, 1, 0);
                     if decision != Admit::Yes {
                         break;

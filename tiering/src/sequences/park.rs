@@ -127,8 +127,7 @@ impl Core {
             return true;
         }
         let class = self.geo.class_of_page(page);
-        let c = &self.host.classes[usize::from(class)];
-        if c.usable() == 0 && !c.asked && !self.are_frames_coming(class) {
+        if self.host.usable(class) == 0 && !self.host.is_asked(class) && !self.are_frames_coming(class) {
             // Other classes hold all host memory.
             self.fail_op(s, op, Status::NoSpace);
         }

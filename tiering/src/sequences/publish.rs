@@ -109,7 +109,7 @@ impl Core {
             hash => match self.index.find(hash) {
                 Some(above) => above,
                 None => {
-                    hashes.iter().for_each(|&hash| self.note_absent(hash, Cause::StoreNoParent));
+                    hashes.iter().for_each(|&hash| self.index.note_absent(hash, Cause::StoreNoParent, self.now));
                     return Err(Status::NotAdmitted);
                 }
             },
@@ -122,7 +122,8 @@ impl Core {
             let index = first + i as u32;
             let b = self.seq_block(s, seq, index);
             above = self.publish_block((b, index), hash, above, level).inspect_err(|&status| {
-                hashes[i..].iter().for_each(|&hash| self.note_absent(hash, why_not_stored(status)));
+                let cause = why_not_stored(status);
+                hashes[i..].iter().for_each(|&hash| self.index.note_absent(hash, cause, self.now));
             })?;
         }
         self.wake(s);
@@ -156,7 +157,7 @@ impl Core {
         }
         let c = match found {
             // A chained hash covers its ancestors: the same hash under another parent is not the same chain.
-            Some(c) if self.index.recs[c as usize].parent != above => return Err(Status::Invalid),
+            Some(c) if self.index.parent(c) != above => return Err(Status::Invalid),
             Some(c) => c,
             None => {
                 if !self.index.has_room() {
@@ -193,7 +194,7 @@ impl Core {
     pub(crate) fn publish_cached(&mut self, shard: u16, hash: u128, above: u32, level: Level) -> Result<u32, Status> {
         // It may have been dropped while other blocks of the request were copied.
         let c = self.index.find(hash).ok_or(Status::NotAdmitted)?;
-        if self.index.recs[c as usize].parent != above {
+        if self.index.parent(c) != above {
             return Err(Status::Invalid);
         }
         let copy = self.copy_of(c, shard).ok_or(Status::NotAdmitted)?;
@@ -207,10 +208,10 @@ impl Core {
 
     /// Make the block its shard's copy of cache entry `c`.
     fn add_block(&mut self, c: u32, b: BlockId, depth: u32) {
-        (self.blocks[b].entry, self.blocks[b].depth) = (c, depth);
-        self.blocks[b].next_copy = Link::to(self.index.recs[c as usize].head());
-        self.index.add_copy(c, ShardCopy::Block(b));
-        if self.blocks[b].refs() > 0 {
+        let next = self.index.add_copy(c, ShardCopy::Block(b));
+        let block = &mut self.blocks[b];
+        (block.entry, block.depth, block.next_copy) = (c, depth, Link::to(next));
+        if block.refs() > 0 {
             self.index.activate(c);
         }
         self.announce_stored(c);
@@ -292,13 +293,10 @@ impl Core {
     pub(crate) fn end_publishes_without_slots(&mut self) {
         self.each_publish(|core, s, op| {
             let (rec, shard) = (core.sessions[usize::from(s)].ops[op], core.sessions[usize::from(s)].shard);
-            let mut c = if rec.use_pos == 0 { rec.at } else { NONE };
-            while c != NONE {
-                let copy = core.copy_of(c, shard).and_then(ShardCopy::block);
-                if copy.is_some_and(|b| core.blocks[b].slot == NONE && core.blocks[b].persist == PersistState::Write) {
-                    return core.finish_with(s, op, Status::NoSpace, Level::Published as u64);
-                }
-                c = core.index.recs[c as usize].parent;
+            let end = if rec.use_pos == 0 { rec.at } else { NONE };
+            let needs = |b| core.blocks[b].slot == NONE && core.blocks[b].persist == PersistState::Write;
+            if core.index.prefix(end).filter_map(|c| core.copy_of(c, shard)?.block()).any(needs) {
+                core.finish_with(s, op, Status::NoSpace, Level::Published as u64);
             }
         });
     }
@@ -320,7 +318,7 @@ impl Core {
             {
                 self.end_publishes(c, shard, Status::NoSpace);
             }
-            next = self.next_below(c, top);
+            next = self.index.next_below(c, top);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::Core;
 use crate::api::{Cause, NONE, Status, Tier};
-use crate::pages::{Absence, ShardCopy};
+use crate::index::{Absence, ShardCopy};
 use crate::requests::Work;
 
 impl Core {
@@ -10,35 +10,13 @@ impl Core {
     /// decision of the core depends on it.
     #[must_use]
     pub fn absence(&self, hash: u128) -> Option<Absence> {
-        let of = |cause, at_us| Absence { cause, tier: None, with_ancestor: false, at_us };
-        match self.index.find(hash) {
-            Some(c) if self.is_whole(c) => None,
-            Some(_) => Some(of(Cause::Incomplete, self.now)),
-            None => {
-                let unknown = || of(Cause::NeverStored, self.absences.known_since_us());
-                Some(self.absences.of(hash).unwrap_or_else(unknown))
-            }
-        }
+        self.index.absence(hash, self.now)
     }
 
     /// Return the time since which no block that left, or was not stored, has been forgotten, in microseconds on the clock of `now_us`.
     #[must_use]
     pub fn absences_known_since_us(&self) -> u64 {
-        self.absences.known_since_us()
-    }
-
-    /// Note that an entry is about to leave the index.
-    pub(crate) fn note_removed(&mut self, c: u32, cause: Cause, with_ancestor: bool) {
-        let tier = cause.is_eviction().then(|| self.lowest_tier(c));
-        let absence = Absence { cause, tier, with_ancestor, at_us: self.now };
-        self.absences.note(self.index.recs[c as usize].hash(), absence);
-    }
-
-    /// Note that a block did not become cached. It may be cached all the same, by another request.
-    pub(crate) fn note_absent(&mut self, hash: u128, cause: Cause) {
-        if self.index.find(hash).is_none() {
-            self.absences.note(hash, Absence { cause, tier: None, with_ancestor: false, at_us: self.now });
-        }
+        self.index.absences_known_since_us()
     }
 
     /// If a request is a store, note that its blocks will not be published.
@@ -47,13 +25,13 @@ impl Core {
         let mut at = if rec.work == Work::Store { rec.copies.head } else { NONE };
         while at != NONE {
             let copy = self.sessions[usize::from(s)].copies[at];
-            self.note_absent(copy.hash, cause);
+            self.index.note_absent(copy.hash, cause, self.now);
             at = copy.links.next;
         }
     }
 
     /// Return the lowest tier that has an entry.
-    fn lowest_tier(&self, c: u32) -> Tier {
+    pub(super) fn lowest_tier(&self, c: u32) -> Tier {
         let tier = |copy| match copy {
             ShardCopy::Block(b) if !self.is_recorded(b) => {
                 let in_host = self.pages_of(b).any(|page| self.pages[page as usize].host != NONE);

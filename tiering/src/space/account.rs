@@ -51,17 +51,17 @@ impl Core {
     }
 
     pub(crate) fn charge_pages(&mut self, session: Option<u16>, class: u8, pages: u64, add: bool) {
-        let committed = match session {
-            None => pages,
+        let (before, now) = match session {
+            None if add => (0, pages),
+            None => (pages, 0),
             Some(s) => {
                 let c = &mut self.sessions[usize::from(s)].classes[usize::from(class)];
                 let before = c.committed_in_host();
                 c.committed = if add { c.committed + pages } else { c.committed - pages };
-                c.committed_in_host().abs_diff(before)
+                (before, c.committed_in_host())
             }
         };
-        let total = &mut self.host.classes[usize::from(class)].committed;
-        *total = if add { *total + committed } else { *total - committed };
+        self.host.commit(class, before, now);
     }
 
     /// Return the bytes of a block's pages that are not out of window.
@@ -121,7 +121,7 @@ impl Core {
             return Admit::Wait;
         }
         // The node has been asked again after a refusal. Unlike work in flight, this request can wait for the answer.
-        if self.host.classes[usize::from(class)].asked || self.is_quarantine_ending() {
+        if self.host.is_asked(class) || self.is_quarantine_ending() {
             return Admit::Wait;
         }
         Admit::No(self.disk.failing().unwrap_or(Status::NoSpace))
@@ -129,22 +129,25 @@ impl Core {
 
     /// Return whether `more` pages of a class fit into the granted memory. They belong to `blocks` new blocks beyond guarantees.
     pub(crate) fn fits_host(&self, class: u8, more: u64, blocks: u64) -> bool {
-        let c = &self.host.classes[usize::from(class)];
         let nothing = more == 0 && (blocks == 0 || !self.disk.exists());
-        nothing || c.committed + more <= c.usable() || self.fits_on_disk(class, blocks)
+        nothing || self.host.fits(class, more) || self.fits_on_disk(class, blocks)
     }
 
     /// Return the minimum number of host frames of a class through which pages on NVMe stream: those of one block for a transfer,
     /// and one per lane for its fault.
     pub(crate) fn stream_frames(&self, class: usize) -> u64 {
-        let live = self.sessions.iter().filter(|s| s.life == Life::Live);
-        u64::from(self.geo.classes[class].planes) + live.map(|s| s.lanes.len() as u64).sum::<u64>()
+        u64::from(self.geo.classes[class].planes) + self.live_lanes()
+    }
+
+    /// Return the number of lanes of all live sessions.
+    pub(crate) fn live_lanes(&self) -> u64 {
+        self.sessions.iter().filter(|s| s.life == Life::Live).map(|s| s.lanes.len() as u64).sum()
     }
 
     /// Return true if more NVMe space could make a class fit: host memory is large enough to stream pages through.
     fn slots_would_help(&self, class: u8) -> bool {
         let stream = self.stream_frames(usize::from(class));
-        self.disk.exists() && self.disk.failing().is_none() && stream <= self.host.classes[usize::from(class)].usable()
+        self.disk.exists() && self.disk.failing().is_none() && stream <= self.host.usable(class)
     }
 
     /// Return whether all referenced blocks and `more` new ones have a place: a slot on NVMe, or all their pages of the class in
@@ -157,7 +160,7 @@ impl Core {
         let stream = self.stream_frames(usize::from(class));
         let blocks = u64::from(self.blocks.referred + self.blocks.promised) + more;
         let in_host = blocks.saturating_sub(u64::from(self.disk.usable()));
-        in_host * planes + stream <= self.host.classes[usize::from(class)].usable()
+        in_host * planes + stream <= self.host.usable(class)
     }
 
     /// Return the number of blocks that the session has yet to take of its guarantee.

@@ -153,7 +153,7 @@ impl Core {
                     let page = &mut self.pages[job.page as usize];
                     page.set_copying_out(false);
                     if job.task == Task::Gather {
-                        self.count_gathering(job.page, false);
+                        self.host.count_copying(self.geo.class_of_page(job.page), false);
                     }
                     if mutants::on(Mutant::NoQuarantine) {
                         self.host.free(job.host);

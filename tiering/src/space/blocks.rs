@@ -6,7 +6,7 @@
 
 use super::Core;
 use crate::api::{BlockId, NONE};
-use crate::evict::Priority;
+use crate::index::evict::Priority;
 use crate::mutants::{self, Mutant};
 use crate::pages::{BlockState, FrameState, NO_LANE, NO_SESSION, On, Page, PersistState};
 use crate::sequences::NEUTRAL_PRIORITY;

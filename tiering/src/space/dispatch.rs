@@ -1,10 +1,11 @@
 //! Routing of events by kind and by request. Data from an engine is untrusted: the function that takes it validates it.
 
-use super::{ASK_AGAIN_US, Core, Spare, Who};
+use super::{Core, Who};
 use crate::api::{Event, Policy, Request, SeqId, Status};
 use crate::block_api::{Lease, Store};
 use crate::config::check_policy;
 use crate::error::Error;
+use crate::host::Spare;
 use crate::plan::Scores;
 use crate::sequences::Publish;
 use crate::sessions::{Life, Pin};
@@ -21,8 +22,14 @@ impl Core {
                 self.live(session)?;
                 self.job_done(session, job, status)
             }
-            Event::SlabGranted { class, slab, frames } => self.slab_granted(class, slab, frames),
-            Event::SlabRefused { class } => self.slab_refused(class),
+            Event::SlabGranted { class, slab, frames } => {
+                let result = self.host.slab_granted(class, slab, frames, &self.geo.classes);
+                self.slab_answered(result)
+            }
+            Event::SlabRefused { class } => {
+                let result = self.host.slab_refused(class, self.now);
+                self.slab_answered(result)
+            }
             Event::DiskGranted { slab, slots, disk, generation } => self.disk_granted(slab, slots, disk, generation),
             Event::DiskAdopted { slab, slots, disk, generation } => self.disk_adopted(slab, slots, disk, generation),
             Event::Restored { at, shard, hash, parent, planes } => self.restored(at, shard, hash, parent, planes),
@@ -45,12 +52,12 @@ impl Core {
                 Ok(())
             }
             Event::Freed => {
-                self.host.classes.iter_mut().for_each(|class| class.refused = false);
+                self.host.forget_refusals(u64::MAX);
                 self.wake_all();
                 Ok(())
             }
             Event::Pin { hash, pinned } => {
-                self.set_pinned(hash, pinned);
+                self.index.set_pinned(hash, pinned, self.pinned_max());
                 Ok(())
             }
             Event::Evict { hash } => {
@@ -169,30 +176,8 @@ impl Core {
         Ok(())
     }
 
-    fn slab_granted(&mut self, class: u8, slab: u32, frames: u32) -> Result<(), Error> {
-        let Some(c) = self.host.classes.get(usize::from(class)) else {
-            return Err(Error::Slab { slab, why: "no such size class" });
-        };
-        if !c.asked {
-            return Err(Error::Slab { slab, why: "grant was not requested" });
-        }
-        self.host.grant(class, slab, frames)?;
-        let bytes = u64::from(frames) * u64::from(self.geo.classes[usize::from(class)].stride);
-        self.host.slab_bytes = self.host.slab_bytes.max(bytes);
-        let c = &mut self.host.classes[usize::from(class)];
-        (c.asked, c.refused, c.refusals) = (false, false, 0);
-        self.disk.wake();
-        self.wake_all();
-        Ok(())
-    }
-
-    fn slab_refused(&mut self, class: u8) -> Result<(), Error> {
-        let Some(c) = self.host.classes.get_mut(usize::from(class)) else {
-            return Err(Error::Slab { slab: crate::api::NONE, why: "no such size class" });
-        };
-        c.asked = false;
-        (c.refused, c.ask_again_us) = (true, self.now.saturating_add(ASK_AGAIN_US));
-        c.refusals = c.refusals.saturating_add(1);
+    fn slab_answered(&mut self, result: Result<(), Error>) -> Result<(), Error> {
+        result?;
         self.disk.wake();
         self.wake_all();
         Ok(())
@@ -208,7 +193,7 @@ impl Core {
         let housekeeping = (before.host_bytes_max, before.nvme_bytes_max) != (host_bytes_max, nvme_bytes_max)
             || Policy { nvme_bytes_per_day: self.cfg.policy.nvme_bytes_per_day, ..policy } != self.cfg.policy;
         let new_rule = std::mem::replace(&mut self.cfg.policy, policy).nvme_admission != policy.nvme_admission;
-        self.index.order.configure(self.now, policy.eviction, policy.retention);
+        self.index.configure(self.now, policy.eviction, policy.retention);
         self.disk.set_budget(self.now, policy.nvme_bytes_per_day);
         if new_rule {
             self.disk.decide_again(self.now);
@@ -227,10 +212,9 @@ impl Core {
     /// Run housekeeping that is not urgent.
     fn tick(&mut self) {
         self.disk.advance_budget(self.now);
-        for class in 0..self.geo.classes.len() {
-            let c = &mut self.host.classes[class];
-            c.refused &= c.ask_again_us > self.now;
-            self.return_idle_slab(class as u8, Spare::Tenth);
+        self.host.forget_refusals(self.now);
+        for class in 0..self.geo.classes.len() as u8 {
+            self.return_idle_slab(class, Spare::Tenth);
         }
         self.size_order();
         self.measure_load_costs();

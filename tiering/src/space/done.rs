@@ -119,7 +119,7 @@ impl Core {
             self.op_job_done(s, job.op, job.page);
         }
         self.page_arrived(s, job.page, job.frame);
-        if self.host.classes[usize::from(self.geo.class_of_page(job.page))].reclaiming {
+        if self.host.is_reclaiming(self.geo.class_of_page(job.page)) {
             self.host_freed();
         }
     }
@@ -159,8 +159,7 @@ impl Core {
 
     pub(crate) fn host_read(&mut self, page: u32) {
         self.pages[page as usize].loads -= 1;
-        let class = self.geo.class_of_page(page);
-        self.host.classes[usize::from(class)].loading -= 1;
+        self.host.count_copying(self.geo.class_of_page(page), false);
         self.settle_host(page);
         if self.disk.exists() && self.pages[page as usize].loads == 0 {
             self.host_freed();

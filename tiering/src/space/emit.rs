@@ -142,8 +142,7 @@ impl Core {
         let p = &mut self.pages[page as usize];
         p.loads += 1;
         let at = p.host;
-        let class = self.geo.class_of_page(page);
-        self.host.classes[usize::from(class)].loading += 1;
+        self.host.count_copying(self.geo.class_of_page(page), true);
         self.settle_host(page);
         at
     }

@@ -2,8 +2,9 @@
 
 use super::Core;
 use crate::api::{BlockId, Cause, NONE, Status};
+use crate::index::Absence;
 use crate::mutants::{self, Mutant};
-use crate::pages::{Link, Listed, PersistState, ShardCopy};
+use crate::pages::{Link, PersistState, ShardCopy};
 
 /// Maximum frames examined in one search for an entry in tier 0 to drop.
 const FRAMES_MAX: usize = 256;
@@ -19,12 +20,8 @@ pub(crate) const EXAMINED_MAX: usize = 256;
 impl Core {
     /// Return the shard copies of an entry.
     pub(crate) fn copies(&self, c: u32) -> impl Iterator<Item = ShardCopy> {
-        let mut copy = self.index.recs[c as usize].head();
-        std::iter::from_fn(move || {
-            let here = copy;
-            copy = self.copy_after(here);
-            (here != ShardCopy::End).then_some(here)
-        })
+        let first = Some(self.index.first_copy(c));
+        std::iter::successors(first, |&copy| Some(self.copy_after(copy))).take_while(|&copy| copy != ShardCopy::End)
     }
 
     pub(crate) fn copy_after(&self, copy: ShardCopy) -> ShardCopy {
@@ -47,8 +44,9 @@ impl Core {
     /// Replace `old` by `new` in an entry's chain. The caller has linked `new` to the successor of `old`.
     pub(crate) fn replace_copy(&mut self, c: u32, old: ShardCopy, new: ShardCopy) {
         let before = self.copies(c).find(|&copy| self.copy_after(copy) == old);
+        self.index.replace_copy(c, old, new);
         match before {
-            None | Some(ShardCopy::End) => self.index.recs[c as usize].set_head(new),
+            None | Some(ShardCopy::End) => {}
             Some(ShardCopy::Block(b)) => self.blocks[b].next_copy = Link::to(new),
             Some(ShardCopy::IndexOnly(at)) => self.disk.set_next_copy(at, new),
         }
@@ -56,11 +54,7 @@ impl Core {
 
     /// Evict the unreferenced entry that is first in order, leaf first. Return false if there is none.
     pub(crate) fn drop_idle_entry(&mut self) -> bool {
-        match self.first_leaf() {
-            Some(leaf) => self.drop_leaf(leaf, Cause::MemoryFull),
-            None => return false,
-        }
-        true
+        self.first_leaf().map(|leaf| self.drop_leaf(leaf, Cause::MemoryFull)).is_some()
     }
 
     /// Return the leaf below the unreferenced entry that is evicted first.
@@ -83,18 +77,15 @@ impl Core {
     ) -> Option<u32> {
         let mut found = first(self)?;
         for _ in 0..SPARED_MAX {
-            let mut at = self.index.next_leaf(found);
-            if !self.is_parent_of_store(at) {
+            let leaf = self.index.next_leaf(found);
+            if !self.is_parent_of_store(leaf) {
                 return Some(found);
             }
-            while at != NONE {
-                self.index.touch(at);
-                at = self.index.recs[at as usize].parent;
-            }
+            self.index.touch_prefix(leaf);
             found = first(self)?;
         }
         let free = |core: &Core, c: u32| wanted(core, c) && !core.is_parent_of_store(core.index.leaf_of(c));
-        let candidate = self.idle_candidate(free).or_else(|| self.index_only_candidate(free));
+        let candidate = self.candidate(false, free).or_else(|| self.candidate(true, free));
         Some(candidate.unwrap_or(found))
     }
 
@@ -102,16 +93,13 @@ impl Core {
     pub(crate) fn size_order(&mut self) {
         let shards = u64::from(self.cfg.shards);
         let block_bytes: u64 = self.geo.classes.iter().map(|c| u64::from(c.stride) * u64::from(c.planes)).sum();
-        let granted: u64 =
-            (self.geo.classes.iter().zip(&self.host.classes)).map(|(c, h)| h.granted * u64::from(c.stride)).sum();
-        let refused = self.host.classes.iter().any(|h| h.refused);
-        let host = if refused { granted } else { self.cfg.limits.host_bytes_max } / block_bytes / shards;
+        let host = self.host.bytes_max(&self.geo.classes, self.cfg.limits.host_bytes_max) / block_bytes / shards;
         if !self.disk.exists() {
-            return self.index.order.set_size(host, 0);
+            return self.index.set_capacity(host, 0);
         }
         let slots = self.disk.slots_max(self.cfg.limits.nvme_bytes_max);
         let entries = (slots / shards).min(u64::from(self.cfg.limits.entries_max));
-        self.index.order.set_size(entries.max(host), host.min(entries));
+        self.index.set_capacity(entries.max(host), host.min(entries));
     }
 
     /// Update the load time in the eviction order from the measured rates of the lowest tier: entries close to eviction have
@@ -121,15 +109,15 @@ impl Core {
         let us = |bytes: u64, rate: f32| if rate > 0.0 { bytes as f64 / f64::from(rate) } else { 0.0 };
         let bus = self.sessions.iter().map(|session| session.link.rate).fold(0.0, f32::max);
         let nvme = us(self.disk.slot_bytes() * u64::from(self.cfg.shards), self.disk.read_rate());
-        self.index.order.costs.set_load(us(self.disk.slot_bytes(), bus).max(nvme));
+        self.index.set_load_us(us(self.disk.slot_bytes(), bus).max(nvme));
     }
 
     /// Drop entries that were not used for the configured TTL, even if there is room; at most [`EXPIRE_MAX`] per call.
     pub(crate) fn expire_entries(&mut self) {
         for _ in 0..EXPIRE_MAX {
-            let Some(c) = self.index.order.expired() else { return };
+            let Some(c) = self.index.expired() else { return };
             let leaf = self.index.next_leaf(c);
-            if self.index.recs[leaf as usize].listed() == Listed::Active || self.is_parent_of_store(leaf) {
+            if self.index.is_active(leaf) || self.is_parent_of_store(leaf) {
                 // A descendant is in use, or a request stores one, so the entry is in use too.
                 self.index.touch(c);
                 continue;
@@ -143,10 +131,7 @@ impl Core {
     /// Return the estimates of the space's ghost caches for other sizes and policies.
     #[must_use]
     pub fn eviction_advice(&self) -> crate::evict::Advice {
-        crate::evict::Advice {
-            entry_bytes: self.disk.slot_bytes() * u64::from(self.cfg.shards),
-            ..self.index.order.advice()
-        }
+        crate::evict::Advice { entry_bytes: self.disk.slot_bytes() * u64::from(self.cfg.shards), ..self.index.advice() }
     }
 
     /// Drop an entry that has no children. If memory is needed, the cause is rather what has kept the entry from NVMe.
@@ -158,35 +143,29 @@ impl Core {
 
     /// Evict the first entry among those with blocks. This frees block ids and host frames. Return false if there is none.
     pub(crate) fn drop_entry_with_block(&mut self) -> bool {
-        let first = |core: &mut Core| core.index.eviction_candidates().next();
+        let first = |core: &mut Core| core.index.first_of(false);
         let has_block = |core: &Core, c: u32| core.copies(c).any(|copy| copy.block().is_some());
         let Some(first) = self.not_parent_of_store(first, has_block) else { return false };
         let leaf = self.index.next_leaf(first);
         let found = match has_block(self, leaf) {
             true => Some(first),
             // The leaf is only on NVMe and frees no block. Look for a leaf that has a block.
-            false => self
-                .idle_candidate(|core, c| core.index.recs[c as usize].child() == NONE && !core.is_parent_of_store(c)),
+            false => self.candidate(false, |core, c| core.index.is_leaf(c) && !core.is_parent_of_store(c)),
         };
-        self.drop_below(found.unwrap_or(first), Cause::MemoryFull)
+        self.drop_below(found.unwrap_or(first), Cause::MemoryFull);
+        true
     }
 
-    /// Return an entry with a block that satisfies `wanted`, near the head of the eviction order.
-    fn idle_candidate(&mut self, wanted: impl Fn(&Core, u32) -> bool) -> Option<u32> {
-        let first = self.index.eviction_candidates().next()?;
-        self.index.order.idle.iter_from(&self.index.recs, first).take(EXAMINED_MAX).find(|&c| wanted(self, c))
-    }
-
-    /// Return an entry without a block that satisfies `wanted`, near the head of the eviction order.
-    fn index_only_candidate(&mut self, wanted: impl Fn(&Core, u32) -> bool) -> Option<u32> {
-        let first = self.index.first_index_only()?;
-        self.index.order.index_only.iter_from(&self.index.recs, first).take(EXAMINED_MAX).find(|&c| wanted(self, c))
+    /// Return an entry with a block, or without one, that satisfies `wanted` and is near the head of the eviction order.
+    fn candidate(&mut self, index_only: bool, wanted: impl Fn(&Core, u32) -> bool) -> Option<u32> {
+        let first = self.index.first_of(index_only)?;
+        self.index.order_from(first).take(EXAMINED_MAX).find(|&c| wanted(self, c))
     }
 
     /// Evict the first entry among those with slots on NVMe, leaf first. Return false if there is none near.
     pub(crate) fn drop_stored_entry(&mut self) -> bool {
         let found = self.not_parent_of_store(Core::first_stored, Core::has_slot);
-        self.drop_below(found.unwrap_or(NONE), Cause::NvmeFull)
+        found.map(|c| self.drop_below(c, Cause::NvmeFull)).is_some()
     }
 
     fn first_stored(&mut self) -> Option<u32> {
@@ -195,12 +174,8 @@ impl Core {
             let leaf = self.index.next_leaf(c);
             self.has_slot(leaf)
         });
-        match stored {
-            Some(c) => Some(c),
-            None => {
-                index_only.or_else(|| self.index.first_index_only()).or_else(|| self.idle_candidate(Core::has_slot))
-            }
-        }
+        let stored = stored.or(index_only).or_else(|| self.index.first_of(true));
+        stored.or_else(|| self.candidate(false, Core::has_slot))
     }
 
     /// Evict an entry to free a slot for another entry. If the first entry in order still waits to be written and entries with
@@ -212,8 +187,7 @@ impl Core {
             let leaf = self.index.next_leaf(first);
             let on_its_way = self.copies(leaf).filter_map(ShardCopy::block).any(|b| self.is_on_its_way(b));
             let on_its_way = on_its_way && !self.is_parent_of_store(leaf);
-            if on_its_way && (self.index.first_index_only().is_some() || self.idle_candidate(Core::has_slot).is_some())
-            {
+            if on_its_way && (self.index.first_of(true).is_some() || self.candidate(false, Core::has_slot).is_some()) {
                 // Not counted as lost before the write: the disk has no room for it, and a faster disk would not help.
                 self.counters.cache_drops += 1;
                 self.remove_entry(leaf, Cause::NvmeFull);
@@ -234,14 +208,10 @@ impl Core {
         self.copies(c).any(|copy| copy.block().is_none_or(|b| self.blocks[b].slot != NONE))
     }
 
-    /// Drop an entry, or a descendant of it first. Return false if `c` is `NONE`.
-    pub(crate) fn drop_below(&mut self, c: u32, cause: Cause) -> bool {
-        if c == NONE {
-            return false;
-        }
+    /// Drop an entry, or a descendant of it first.
+    pub(crate) fn drop_below(&mut self, c: u32, cause: Cause) {
         let leaf = self.index.next_leaf(c);
         self.drop_leaf(leaf, cause);
-        true
     }
 
     /// Drop an entry with an unreferenced shard copy that is only in the session's tier 0. The entry is not idle if another shard's copy
@@ -274,10 +244,10 @@ impl Core {
     pub(crate) fn remove_entry(&mut self, c: u32, cause: Cause) {
         loop {
             let leaf = if mutants::on(Mutant::ParentDroppedAlone) { c } else { self.index.leaf_of(c) };
-            let mut copy = self.index.recs[leaf as usize].head();
             self.announce_removed(leaf);
-            self.note_removed(leaf, cause, leaf != c);
-            self.index.remove(leaf);
+            let tier = cause.is_eviction().then(|| self.lowest_tier(leaf));
+            let absence = Absence { cause, tier, with_ancestor: leaf != c, at_us: self.now };
+            let mut copy = self.index.remove(leaf, absence);
             while copy != ShardCopy::End {
                 let next = self.copy_after(copy);
                 match copy {

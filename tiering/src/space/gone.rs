@@ -86,11 +86,11 @@ impl Core {
 
     /// Invalidate the records of a shard's copies of all descendants of `top`; its own record is no longer valid.
     pub(crate) fn unrecord_subtree(&mut self, top: u32, shard: u16) {
-        let mut next = self.next_below(top, top);
+        let mut next = self.index.next_below(top, top);
         while let Some(c) = next {
             let any = self.copy_of(c, shard).is_some_and(|copy| self.unrecord_copy(copy));
             // All records below an invalid one are invalid already.
-            next = if any { self.next_below(c, top) } else { self.next_beside(c, top) };
+            next = if any { self.index.next_below(c, top) } else { self.index.next_beside(c, top) };
         }
     }
 

@@ -66,11 +66,10 @@ impl Core {
         self.blocks.promised = self.blocks.promised + self.unclaimed_of(s, blocks) - self.unclaimed(s);
         let session = &mut self.sessions[usize::from(s)];
         session.guaranteed_blocks = blocks;
-        for (class, c) in session.classes.iter_mut().enumerate() {
+        for (class, c) in (0..).zip(&mut session.classes) {
             let before = c.committed_in_host();
-            c.guaranteed = u64::from(blocks) * u64::from(self.geo.classes[class].planes);
-            let total = &mut self.host.classes[class].committed;
-            *total = *total + c.committed_in_host() - before;
+            c.guaranteed = u64::from(blocks) * u64::from(self.geo.classes[usize::from(class)].planes);
+            self.host.commit(class, before, c.committed_in_host());
         }
     }
 

@@ -2,9 +2,9 @@
 
 use super::Core;
 use crate::api::{Action, BlockId, Cause, NONE};
-use crate::lists::Linked;
+use crate::host::{HostOn, Spare};
 use crate::mutants::{self, Mutant};
-use crate::pages::{Block, BlockState, FrameState, HostOn, On};
+use crate::pages::{Block, BlockState, FrameState, On};
 use crate::sessions::{Life, Session};
 
 /// The caller that a page is stored for. It decides what may be evicted for the page.
@@ -20,41 +20,19 @@ pub(crate) enum For {
     Waiting,
 }
 
-/// Interval after which a node that refused memory is asked again, in microseconds, even if nothing else has changed. Memory of
-/// other spaces may have become idle since, and is returned on request.
-pub(crate) const ASK_AGAIN_US: u64 = 100_000;
-
-/// Share of the granted memory that a space keeps free beyond its needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Spare {
-    /// One tenth, so that returned memory is not requested again soon.
-    Tenth,
-    /// Nothing: another space needs the memory now.
-    None,
-}
-
-impl Spare {
-    pub(crate) fn of(self, granted: u64) -> u64 {
-        match self {
-            Spare::Tenth => granted / 10,
-            Spare::None => 0,
-        }
-    }
-}
-
 impl Core {
     /// Allocate a host frame for a page that is to be stored.
     pub(crate) fn take_host(&mut self, s: u16, page: u32, to: For) -> Option<u32> {
         let class = self.geo.class_of_page(page);
         let must = to != For::Later;
-        if !must && self.host.classes[usize::from(class)].reclaiming {
+        if !must && self.host.is_reclaiming(class) {
             // The next free frame is reserved for a waiting caller.
             return None;
         }
         if let Some(at) = self.host.alloc(class, page) {
             return Some(at);
         }
-        self.host_wanted = true;
+        self.host.want_frame();
         if self.ask_slab(class) {
             // Do not evict cached pages or pages that are also in tier 0 before the node has answered.
             return None;
@@ -73,25 +51,12 @@ impl Core {
                 For::Waiting => self.reclaim_host(s, class),
                 _ => self.reclaim_unpublished(s, class),
             }
-            let coming = self.is_busy(class) || self.are_frames_coming(class);
+            let coming = self.host.is_busy(class) || self.are_frames_coming(class);
             if to == For::Publish && self.host.free_frames(class) == 0 && !coming {
                 self.no_room_for(self.geo.block_of(page));
             }
         }
-        let at = self.host.alloc(class, page);
-        if at.is_some() {
-            self.host.classes[usize::from(class)].reclaiming = false;
-        }
-        at
-    }
-
-    /// Return whether some host frame of the class is in no list. A transfer, a load, or a block that is leaving or not yet full
-    /// holds it. It becomes free without further action.
-    fn is_busy(&self, class: u8) -> bool {
-        let c = &self.host.classes[usize::from(class)];
-        let listed =
-            [&c.dirty, &c.clean, &c.also_in_tier0, &c.read_ahead, &c.not_admitted].map(|list| u64::from(list.len));
-        c.used > listed.iter().sum()
+        self.host.alloc_reclaimed(class, page)
     }
 
     /// Register a shortage: a caller waits for a host frame and none can be evicted. Return true if transfers in flight or
@@ -103,11 +68,8 @@ impl Core {
         self.disk.wake_again();
         let copying_out =
             self.sessions.iter().any(|s| s.classes.get(usize::from(class)).is_some_and(|c| c.copying_out > 0));
-        let reading = self.disk.is_reading();
-        let c = &mut self.host.classes[usize::from(class)];
-        c.shortage += 1;
-        let writable = c.writing > 0 || !c.dirty.is_empty() && self.disk.may_have_slots();
-        copying_out || reading || c.loading > 0 || c.gathering > 0 || writable && self.disk.accepts_writes()
+        let (can_take, can_write) = (self.disk.may_have_slots(), self.disk.accepts_writes());
+        self.host.register_shortage(class, can_take, can_write) || copying_out || self.disk.is_reading()
     }
 
     /// Reclaim a host frame from other users: evict cached entries first, then pages that are also in tier 0.
@@ -120,7 +82,7 @@ impl Core {
             Some(page) => self.drop_second_copy(page),
             None if self.drop_entry_in_tier0(s, class) => {}
             // Other sessions keep pages only in host although their tier 0 has room. Wake them to take those pages back.
-            None if !std::mem::replace(&mut self.host.classes[usize::from(class)].reclaiming, true) => self.wake_all(),
+            None if self.host.start_reclaiming(class) => self.wake_all(),
             // Neither helped. Drop the host copy of a page that several sessions read and one of them can evict. It is stored
             // again when another session needs it.
             None => {
@@ -159,26 +121,16 @@ impl Core {
         if !had && self.unmap_some(class) {
             return None;
         }
-        if !had && !self.register_shortage(class) && !self.host.classes[usize::from(class)].asked {
+        if !had && !self.register_shortage(class) && !self.host.is_asked(class) {
             self.reclaim_host(s, class);
         }
-        let at = self.host.alloc(class, page);
-        if at.is_some() {
-            self.host.classes[usize::from(class)].reclaiming = false;
-        }
-        at
+        self.host.alloc_reclaimed(class, page)
     }
 
     /// Return the clean host frame and the read-ahead host frame that are needed last. Skip pages that a lane waits for: such a
     /// page would be read again, into the frame of the page that replaced it, until the lane finds a frame in tier 0.
     pub(crate) fn last_in_host(&self, class: u8) -> [u32; 2] {
-        let c = &self.host.classes[usize::from(class)];
-        [c.clean.tail, c.read_ahead.tail].map(|mut at| {
-            while at != NONE && self.is_awaited(self.host.recs[at as usize].page) {
-                at = self.host.recs[at as usize].links().prev;
-            }
-            at
-        })
+        self.host.last_needed(class, |page| self.is_awaited(page))
     }
 
     /// Return whether a lane waits for the page at a fault. A lane has at most one fault, so further faults of a session protect
@@ -191,19 +143,18 @@ impl Core {
     /// Evict a host frame at no cost. Its page is on disk and stays in tier 0, or no live step needs it, or it belongs to an
     /// unreferenced entry that was not admitted to disk.
     pub(crate) fn evict_host_at_no_cost(&mut self, class: u8) -> bool {
-        let c = &self.host.classes[usize::from(class)];
-        let (also_in_tier0, clean, ahead) = (c.also_in_tier0.head, c.clean.head, c.read_ahead.head);
+        let firsts = [HostOn::AlsoInTier0, HostOn::Clean, HostOn::ReadAhead];
+        let [also_in_tier0, clean, ahead] = firsts.map(|on| self.host.first(class, on));
         if self.evict_host(also_in_tier0) {
             return true;
         }
         let limit = self.host_unneeded_before();
-        let stamp = |core: &Core, at: u32| if at == NONE { u32::MAX } else { core.host.recs[at as usize].stamp };
-        let not_admitted = self.host.classes[usize::from(class)].not_admitted.head;
-        if not_admitted != NONE && stamp(self, not_admitted) < stamp(self, clean) && self.drop_not_admitted(class) {
+        let not_admitted = self.host.first(class, HostOn::NotAdmitted);
+        if self.host.stamp(not_admitted) < self.host.stamp(clean) && self.drop_not_admitted(class) {
             return true;
         }
-        stamp(self, clean) < limit && self.evict_host(clean)
-            || stamp(self, ahead) < limit && self.evict_host(ahead)
+        self.host.stamp(clean) < limit && self.evict_host(clean)
+            || self.host.stamp(ahead) < limit && self.evict_host(ahead)
             || self.drop_not_admitted(class)
     }
 
@@ -219,7 +170,7 @@ impl Core {
         if at == NONE {
             return false;
         }
-        let page = self.host.recs[at as usize].page;
+        let page = self.host.page_of(at);
         let p = &mut self.pages[page as usize];
         debug_assert!(p.host == at && p.on_disk() && p.loads == 0);
         p.host = NONE;
@@ -233,12 +184,9 @@ impl Core {
     /// Put the host frame of a page into the list where it belongs.
     pub(crate) fn settle_host(&mut self, page: u32) {
         let at = self.pages[page as usize].host;
-        if at != NONE && self.disk.exists() && self.host.recs[at as usize].on != HostOn::Moving {
+        if at != NONE && self.disk.exists() && self.host.list_of(at) != HostOn::Moving {
             let on = self.host_list_of(page, at);
-            if on == HostOn::NotAdmitted && self.host.recs[at as usize].on != on {
-                self.host.recs[at as usize].stamp = self.clock;
-            }
-            self.host.enlist(at, on);
+            self.host.enlist(at, on, self.clock);
         }
     }
 
@@ -322,7 +270,7 @@ impl Core {
         }
         let at = std::mem::replace(&mut p.host, NONE);
         self.counters.transitions += 1;
-        if self.host.recs[at as usize].on == HostOn::Moving && !mutants::on(Mutant::FreeWhileWriting) {
+        if self.host.list_of(at) == HostOn::Moving && !mutants::on(Mutant::FreeWhileWriting) {
             // The transfer that writes the frame frees it when it ends.
             return;
         }
@@ -350,7 +298,7 @@ impl Core {
 
     /// Wake the callers that wait for a host frame, since one was freed.
     pub(crate) fn host_freed(&mut self) {
-        if std::mem::take(&mut self.host_wanted) {
+        if self.host.take_wanted() {
             self.wake_all();
         }
     }
@@ -375,55 +323,36 @@ impl Core {
 
     /// Ask the node for memory of a class, unless it cannot help now. Return true while an answer is pending.
     pub(crate) fn ask_slab(&mut self, class: u8) -> bool {
-        let stride = |c: usize| u64::from(self.geo.classes[c].stride);
-        let granted: u64 = self.host.classes.iter().enumerate().map(|(c, h)| h.granted * stride(c)).sum();
-        // Leave the other classes the frames that they need to stream at all. A class that lacks this minimum itself does not
-        // wait for them: two classes would wait for each other.
-        let missing = |c: usize| self.stream_frames(c).saturating_sub(self.host.classes[c].granted) * stride(c);
-        let theirs: u64 = match self.disk.exists() && missing(usize::from(class)) == 0 {
-            true => (0..self.geo.classes.len()).filter(|&c| c != usize::from(class)).map(missing).sum(),
-            false => 0,
-        };
-        // The node chooses the size of a grant; assume that the next one is as large as the largest so far.
-        let next = if theirs > 0 { self.host.slab_bytes } else { 0 }.max(stride(usize::from(class)));
-        let fits = granted + theirs + next <= self.cfg.limits.host_bytes_max;
-        let c = &mut self.host.classes[usize::from(class)];
-        if !c.asked && (!c.refused || c.ask_again_us <= self.now) && fits {
-            c.asked = true;
+        let lanes = self.disk.exists().then(|| self.live_lanes());
+        if self.host.ask(class, self.now, &self.geo.classes, lanes, self.cfg.limits.host_bytes_max) {
             self.actions_out.push_back(Action::NeedSlab { class });
         }
         // After a refusal, continue without waiting for a second answer.
-        let c = &self.host.classes[usize::from(class)];
-        c.asked && !c.refused
+        self.host.awaits_grant(class)
     }
 
     /// Return to the node a free slab that no admitted page needs. Return false if there is none.
     pub(crate) fn return_idle_slab(&mut self, class: u8, spare: Spare) -> bool {
-        let c = &self.host.classes[usize::from(class)];
-        let in_use = c.used + c.quarantined;
-        let committed = (c.committed + c.quarantined).saturating_sub(in_use);
         // Pages on NVMe return through host, now or soon. Keep enough frames for that, so that the memory need not be requested
         // again.
         let live = self.sessions.iter().any(|s| s.life == Life::Live);
         let streams = self.disk.exists() && (live || spare == Spare::Tenth && self.disk.used() > 0);
         let stream = if streams { self.stream_frames(usize::from(class)) } else { 0 };
-        let keep = committed.max(spare.of(c.granted)).max(stream);
-        let Some(slab) = self.host.idle_slab(class, keep) else { return false };
-        self.host.remove(slab);
-        self.actions_out.push_back(Action::ReturnSlab { slab });
-        true
+        let slab = self.host.return_idle(class, spare, stream);
+        self.actions_out.extend(slab.map(|slab| Action::ReturnSlab { slab }));
+        slab.is_some()
     }
 
     /// Evict host copies of unreferenced published blocks that are also on disk, until `used` falls to `low` bytes.
     fn demote_idle(&mut self, mut used: u64, low: u64) {
-        for class in 0..self.geo.classes.len() {
+        for class in 0..self.geo.classes.len() as u8 {
             while used > low {
-                let at = self.host.classes[class].clean.head;
-                let idle = at != NONE && self.blocks[self.geo.block_of(self.host.recs[at as usize].page)].refs() == 0;
+                let at = self.host.first(class, HostOn::Clean);
+                let idle = at != NONE && self.blocks[self.geo.block_of(self.host.page_of(at))].refs() == 0;
                 if !idle || !self.evict_host(at) {
                     break;
                 }
-                used -= u64::from(self.geo.classes[class].stride);
+                used -= u64::from(self.geo.classes[usize::from(class)].stride);
             }
         }
         self.host_freed();
@@ -432,13 +361,8 @@ impl Core {
     /// Above the high watermark, evict unreferenced published blocks, least recently used first, down to the low watermark.
     pub(crate) fn trim_host(&mut self) {
         let policy = self.cfg.policy;
-        let (mut used, mut limit) = (0u64, 0u64);
-        for (class, h) in self.geo.classes.iter().zip(&self.host.classes) {
-            used += (h.used + h.quarantined) * u64::from(class.stride);
-            limit += h.granted * u64::from(class.stride);
-        }
-        let refused = self.host.classes.iter().any(|h| h.refused);
-        let limit = if refused { limit } else { self.cfg.limits.host_bytes_max };
+        let mut used = self.host.taken_bytes(&self.geo.classes);
+        let limit = self.host.bytes_max(&self.geo.classes, self.cfg.limits.host_bytes_max);
         let high = u128::from(limit) * u128::from(policy.host_high_percent) / 100;
         let low = u128::from(limit) * u128::from(policy.host_low_percent) / 100;
         if u128::from(used) < high || high == 0 {

@@ -91,7 +91,6 @@ impl Core {
             let out_of_window = self.pages[self.geo.page(b, plane) as usize].out_of_window();
             self.disk.set_windowed(at, i, !out_of_window);
         }
-        self.index.block_dropped(c);
         self.disk.drop_block(at, c, block.shard, block.next_copy.get());
         self.replace_copy(c, ShardCopy::Block(b), ShardCopy::IndexOnly(at));
         let block = &mut self.blocks[b];
@@ -107,7 +106,6 @@ impl Core {
         }
         let b = self.alloc_block(self.disk.shard(at))?;
         let next = self.disk.next_copy(at);
-        self.index.block_given(c);
         self.replace_copy(c, ShardCopy::IndexOnly(at), ShardCopy::Block(b));
         self.disk.give_block(at, b);
         let block = &mut self.blocks[b];

@@ -45,7 +45,7 @@ impl Core {
     /// send again, parked sequences, and leases that end.
     pub(crate) fn advance(&mut self, now_us: u64) {
         self.now = self.now.max(now_us);
-        self.index.order.advance(self.now);
+        self.index.advance(self.now);
         while let Some((due, s, op)) = self.deadlines.first() {
             if due > self.now {
                 break;
@@ -68,7 +68,7 @@ impl Core {
     fn timers_due(&mut self) {
         self.timer = None;
         // Leases wait for this time.
-        let asks_at = self.host.classes.iter().filter(|c| c.is_refused_once()).map(|c| c.ask_again_us).min();
+        let asks_at = (0..self.geo.classes.len() as u8).filter_map(|class| self.host.second_request_us(class)).min();
         match asks_at {
             Some(at) if at > self.now => self.set_timer(at),
             Some(_) => self.wake_all(),

@@ -107,19 +107,15 @@ impl Core {
 
     /// Add the job to the jobs that other sessions may wait for, or remove it.
     fn count_under_way(&mut self, s: u16, job: JobRec, is: bool) {
-        let count = match job.task {
-            Task::CopyOut => {
-                let session = &mut self.sessions[usize::from(s)];
-                let class = usize::from(session.class_of_frame(job.frame));
-                &mut session.classes[class].copying_out
-            }
-            _ => {
-                let page = if job.task == Task::CopyInAs { job.source } else { job.page };
-                let class = self.geo.class_of_page(page);
-                &mut self.host.classes[usize::from(class)].loading
-            }
-        };
-        *count = if is { *count + 1 } else { *count - 1 };
+        if job.task == Task::CopyOut {
+            let session = &mut self.sessions[usize::from(s)];
+            let class = usize::from(session.class_of_frame(job.frame));
+            let count = &mut session.classes[class].copying_out;
+            *count = if is { *count + 1 } else { *count - 1 };
+        } else {
+            let page = if job.task == Task::CopyInAs { job.source } else { job.page };
+            self.host.count_copying(self.geo.class_of_page(page), is);
+        }
     }
 
     /// Mark a copy between host and an engine's own block as late, and release its page.
@@ -128,7 +124,7 @@ impl Core {
         self.host.begin_late(job.host);
         match job.task {
             Task::Gather => {
-                self.count_gathering(job.page, false);
+                self.host.count_copying(self.geo.class_of_page(job.page), false);
                 self.pages[job.page as usize].set_copying_out(false);
                 self.host.free(job.host);
                 self.host_freed();
@@ -203,7 +199,7 @@ impl Core {
 
     /// Return true if host frames of a class are in quarantine and will probably be free soon.
     pub(crate) fn are_frames_coming(&self, class: u8) -> bool {
-        self.host.classes[usize::from(class)].quarantined > 0 && self.is_quarantine_ending()
+        self.host.has_quarantined(class) && self.is_quarantine_ending()
     }
 
     /// End the wait of other requests for a lost session's process after [`LATE_US`].

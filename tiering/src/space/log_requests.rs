@@ -5,7 +5,7 @@ use crate::actions::ActionBuf;
 use crate::api::{Action, NONE, Status};
 use crate::disk::{IO_TRIES, LogRequest, LogRequestKind, Place};
 use crate::error::Error;
-use crate::pages::{PersistState, words_of};
+use crate::pages::PersistState;
 
 impl Core {
     /// Send the log requests that are due. Return false if the buffer had no room for all.
@@ -67,12 +67,8 @@ impl Core {
         let block = self.blocks[b];
         let at = block.slot;
         let Some(id) = self.disk.start_record(at) else { return };
-        let entry = &self.index.recs[block.entry as usize];
-        let parent = if entry.parent == NONE { 0 } else { self.index.recs[entry.parent as usize].hash() };
         let start = buf.list_start();
-        for word in words_of(entry.hash()).into_iter().chain(words_of(parent)) {
-            buf.push_word(word);
-        }
+        self.index.record_words(block.entry).for_each(|word| buf.push_word(word));
         let pages = self.pages_of(b);
         for first in pages.clone().step_by(32) {
             let word = (first..pages.end.min(first + 32))

@@ -13,7 +13,7 @@
 //! - `restore`: NVMe slots recovered from earlier runs
 //! - `gone`: disks that go out of service
 //! - `account`: committed memory, and admission of new requests
-//! - `host`: host frames and slabs
+//! - `host`: host frames for pages, and what is evicted for them
 //! - `reclaim`: return of host memory for another space
 //! - `slots`: slots on NVMe
 //! - `transfers`: transfers between host and NVMe, from start to end
@@ -57,7 +57,7 @@ pub(crate) use account::Admit;
 pub(crate) use emit::{NewJob, Who};
 pub(crate) use entries::EXAMINED_MAX;
 pub(crate) use frames::Pick;
-pub(crate) use host::{ASK_AGAIN_US, For, Spare};
+pub(crate) use host::For;
 pub use occupancy::{Amount, Fill, Occupancy};
 pub use operator::EntryStatus;
 pub(crate) use persist::Why;
@@ -70,7 +70,9 @@ use crate::config::{Class, Geometry};
 use crate::counters::Counters;
 use crate::disk::DiskTier;
 use crate::error::Error;
-use crate::pages::{Absences, Blocks, Host, Index, Page};
+use crate::host::Host;
+use crate::index::Index;
+use crate::pages::{Blocks, Page};
 use crate::plan::Prefetch;
 use crate::requests::Deadlines;
 use crate::sequences::{CHUNK, Chunks};
@@ -92,8 +94,6 @@ pub struct Core {
     pub(crate) host: Host,
     pub(crate) disk: DiskTier,
     pub(crate) index: Index,
-    /// Why blocks that are not in `index` are not.
-    pub(crate) absences: Absences,
     pub(crate) chunks: Chunks,
     pub(crate) sessions: Vec<Session>,
     pub(crate) deadlines: Deadlines,
@@ -107,14 +107,10 @@ pub struct Core {
     pub(crate) actions_out: VecDeque<Action>,
     /// Sessions with work to issue.
     pub(crate) woken: VecDeque<u16>,
-    /// A caller waits for a host frame.
-    pub(crate) host_wanted: bool,
     /// Block ids that a request still lacks while it waits for blocks to be recorded; 0 if no request waits.
     pub(crate) ids_wanted: u32,
     /// A caller waits for a page to be invalidated in the frame that it gave up.
     pub(crate) invalidating_wanted: bool,
-    /// The slab that is being emptied for another space.
-    pub(crate) drain: Option<reclaim::Drain>,
     /// Number of announced steps over all sessions.
     pub(crate) clock: u32,
     /// Changes of the cache for relays, while a session follows them.
@@ -150,7 +146,6 @@ impl Core {
             host: Host::new(geo.classes.len()),
             disk: DiskTier::new(&cfg, geo.windowed.len()),
             index: Index::new(l.entries_max, cfg.shards, cfg.page_tokens, cfg.policy.eviction, cfg.policy.retention),
-            absences: Absences::new(l.entries_max),
             chunks: Chunks::new(chunks as u32),
             sessions: vec![Session::default(); sessions],
             deadlines: Deadlines::default(),
@@ -159,10 +154,8 @@ impl Core {
             late_at: u64::MAX,
             actions_out: VecDeque::with_capacity(sessions * 2 + 64),
             woken: VecDeque::with_capacity(sessions),
-            host_wanted: false,
             ids_wanted: 0,
             invalidating_wanted: false,
-            drain: None,
             clock: 0,
             feed: None,
             has_read_by_hash: false,
@@ -197,14 +190,17 @@ impl Core {
     /// Return whether `poll` with buffer room would make progress now.
     #[must_use]
     pub fn has_output(&self) -> bool {
-        !self.actions_out.is_empty() || !self.woken.is_empty() || self.disk.is_woken() || self.may_drain()
+        !self.actions_out.is_empty()
+            || !self.woken.is_empty()
+            || self.disk.is_woken()
+            || self.host.drain_at().is_some_and(|at| at <= self.now)
     }
 
     /// Return the latest time for the next [`Event::Tick`], in microseconds on the clock of `now_us`.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
         let ops = self.deadlines.first().map(|d| d.0);
-        let expires = self.index.order.expires_us().map(|us| us.max(self.now));
+        let expires = self.index.expires_us().map(|us| us.max(self.now));
         [ops, self.timer, expires, self.late_due(), self.disk.decision_due_us()].into_iter().flatten().min()
     }
 
@@ -255,7 +251,7 @@ impl Core {
     /// capacities.
     #[must_use]
     pub fn index_bytes(&self) -> usize {
-        self.index.bytes() + self.disk.index_bytes()
+        self.index.table_bytes() + self.disk.index_bytes()
     }
 
     /// Return the bytes of all tables, from their allocated capacities.
@@ -267,8 +263,6 @@ impl Core {
             + self.host.bytes()
             + self.disk.bytes()
             + self.index.bytes()
-            + self.index.order.bytes()
-            + self.absences.bytes()
             + self.chunks.bytes()
             + self.sessions.capacity() * size_of::<Session>()
             + self.sessions.iter().map(Session::bytes).sum::<usize>()

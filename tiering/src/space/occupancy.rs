@@ -139,11 +139,11 @@ impl Core {
             blocks_guaranteed: self.attached().map(|s| s.guaranteed_blocks).sum(),
             published: self.index.live_len(),
             pinned: self.index.pinned_len(),
-            index_only: self.index.order.index_only.len(),
+            index_only: self.index.index_only_len(),
             sessions: self.attached().count() as u32,
             pins: self.attached().map(|s| s.pins.len() as u64).sum(),
-            host_frames: self.host.classes.iter().map(|c| c.granted).sum(),
-            host_frames_used: self.host.classes.iter().map(|c| c.used).sum(),
+            host_frames: host.frames(),
+            host_frames_used: host.clean.frames + host.dirty.frames + host.busy.frames,
             host_frames_quarantined: host.quarantined.frames,
             host,
             nvme_slots: self.disk.usable() + bad,
@@ -174,14 +174,14 @@ impl Core {
 
     fn host_fill(&self) -> Fill {
         let mut fill = Fill::default();
-        for (class, geo) in self.host.classes.iter().zip(&self.geo.classes) {
-            let (clean, dirty) = (class.evictable(), u64::from(class.dirty.len));
+        for (class, geo) in (0..).zip(&self.geo.classes) {
+            let [clean, dirty, busy, quarantined, free] = self.host.states(class);
             let bytes = geo.page_bytes;
             fill.clean.add(clean, bytes);
             fill.dirty.add(dirty, bytes);
-            fill.busy.add(class.used.saturating_sub(clean + dirty), bytes);
-            fill.quarantined.add(class.quarantined, bytes);
-            fill.free.add(class.granted.saturating_sub(class.used + class.quarantined), bytes);
+            fill.busy.add(busy, bytes);
+            fill.quarantined.add(quarantined, bytes);
+            fill.free.add(free, bytes);
         }
         fill
     }

@@ -3,7 +3,7 @@
 use super::Core;
 use crate::api::{Cause, NONE, SessionId};
 use crate::counters::ByTier;
-use crate::pages::{Listed, ShardCopy};
+use crate::pages::ShardCopy;
 use serde::{Deserialize, Serialize};
 
 /// Share of the index that pinned prefixes may take: one in this number.
@@ -43,8 +43,8 @@ impl Core {
         let mut status = EntryStatus {
             position: self.index.prefix(c).count() as u32 - 1,
             shards: self.index.copies(c).all,
-            whole: self.index.copies(c).all == self.cfg.shards,
-            has_children: self.index.recs[c as usize].child() != NONE,
+            whole: self.index.is_whole(c),
+            has_children: !self.index.is_leaf(c),
             pinned: self.index.is_pinned(c),
             ends_pinned: self.index.ends_pinned(c),
             ..EntryStatus::default()
@@ -80,25 +80,12 @@ impl Core {
         self.cfg.limits.entries_max / PINNED_PART
     }
 
-    pub(crate) fn set_pinned(&mut self, hash: u128, pinned: bool) {
-        let Some(c) = self.index.find(hash) else { return };
-        match pinned {
-            true => self.index.pin(c, self.pinned_max()),
-            false => self.index.unpin(c),
-        };
-    }
-
     /// Evict a block with its descendants, or all blocks, as far as they are idle and not pinned.
     pub(crate) fn evict_some(&mut self, hash: Option<u128>) {
         for _ in 0..EVICTED_MAX {
             let leaf = match hash {
                 None => self.first_leaf(),
-                // What is in use or pinned has ancestors that are.
-                Some(hash) => self
-                    .index
-                    .find(hash)
-                    .filter(|&c| self.index.recs[c as usize].listed() != Listed::Active && !self.index.is_pinned(c))
-                    .map(|c| self.index.next_leaf(c)),
+                Some(hash) => self.index.evictable_leaf(hash),
             };
             let Some(leaf) = leaf.filter(|&leaf| !self.is_parent_of_store(leaf)) else { return };
             self.counters.evicted_by_hand += 1;

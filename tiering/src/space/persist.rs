@@ -40,7 +40,7 @@ impl Core {
             return false;
         }
         let shard = self.blocks[b].shard;
-        let mut above = self.index.recs[self.blocks[b].entry as usize].parent;
+        let mut above = self.index.parent(self.blocks[b].entry);
         while above != NONE {
             match self.copy_of(above, shard) {
                 Some(ShardCopy::Block(p)) if self.blocks[p].persist == PersistState::No && !self.is_recorded(p) => {
@@ -48,7 +48,7 @@ impl Core {
                 }
                 _ => break,
             }
-            above = self.index.recs[above as usize].parent;
+            above = self.index.parent(above);
         }
         self.update_persist(b);
         self.blocks[b].persist != PersistState::No || self.is_recorded(b)
@@ -65,7 +65,7 @@ impl Core {
     fn prefer_disk_of_chain(&mut self, b: BlockId) {
         let (shard, mut at) = (self.blocks[b].shard, b);
         while !self.is_recorded(at) && self.blocks.prefer(at) {
-            let parent = self.index.recs[self.blocks[at].entry as usize].parent;
+            let parent = self.index.parent(self.blocks[at].entry);
             match if parent == NONE { None } else { self.copy_of(parent, shard) } {
                 Some(ShardCopy::Block(above)) => at = above,
                 _ => return,
@@ -135,7 +135,7 @@ impl Core {
 
     /// Return whether the record of the block's parent is valid, or is in flight on the same disk, ahead of one sent now.
     fn parent_is_before(&self, b: BlockId) -> bool {
-        let parent = self.index.recs[self.blocks[b].entry as usize].parent;
+        let parent = self.index.parent(self.blocks[b].entry);
         if parent == NONE {
             return true;
         }
@@ -153,7 +153,7 @@ impl Core {
 
     /// Return whether the record of the block's parent is valid.
     pub(crate) fn parent_is_recorded(&self, b: BlockId) -> bool {
-        let parent = self.index.recs[self.blocks[b].entry as usize].parent;
+        let parent = self.index.parent(self.blocks[b].entry);
         parent == NONE
             || self.copy_of(parent, self.blocks[b].shard).is_some_and(|copy| match copy {
                 ShardCopy::End => false,
@@ -165,14 +165,15 @@ impl Core {
     /// Update the children of a block in its shard, after its record was sent or became valid.
     pub(crate) fn step_children(&mut self, b: BlockId) {
         let shard = self.blocks[b].shard;
-        let mut child = self.index.recs[self.blocks[b].entry as usize].child();
-        while child != NONE {
+        let top = self.blocks[b].entry;
+        let mut next = self.index.next_below(top, top);
+        while let Some(child) = next {
             if let Some(ShardCopy::Block(copy)) = self.copy_of(child, shard)
                 && self.blocks[copy].persist == PersistState::Waits
             {
                 self.update_persist(copy);
             }
-            child = self.index.recs[child as usize].elder();
+            next = self.index.next_beside(child, top);
         }
     }
 
@@ -192,7 +193,7 @@ impl Core {
     /// Continue with the descendants of a shard copy after its record became valid. Index-only descendants were recorded before,
     /// and their log records have not changed since, so they become valid again.
     fn rerecord_subtree(&mut self, top: u32, shard: u16) {
-        let mut next = self.next_below(top, top);
+        let mut next = self.index.next_below(top, top);
         while let Some(c) = next {
             let mut counts = false;
             match self.copy_of(c, shard) {
@@ -207,7 +208,7 @@ impl Core {
                 }
                 _ => {}
             }
-            next = if counts { self.next_below(c, top) } else { self.next_beside(c, top) };
+            next = if counts { self.index.next_below(c, top) } else { self.index.next_beside(c, top) };
         }
     }
 
@@ -224,31 +225,10 @@ impl Core {
                     self.end_publishes(c, shard, status);
                 }
             }
-            match self.next_below(c, top) {
+            match self.index.next_below(c, top) {
                 Some(next) => c = next,
                 None => return,
             }
         }
-    }
-
-    /// Return the next entry after `c` in a walk over all descendants of `top`, parents first.
-    pub(crate) fn next_below(&self, c: u32, top: u32) -> Option<u32> {
-        let child = self.index.recs[c as usize].child();
-        if child != NONE {
-            return Some(child);
-        }
-        self.next_beside(c, top)
-    }
-
-    /// Like `next_below`, but skip the descendants of `c`.
-    pub(crate) fn next_beside(&self, mut c: u32, top: u32) -> Option<u32> {
-        while c != top {
-            let rec = &self.index.recs[c as usize];
-            if rec.elder() != NONE {
-                return Some(rec.elder());
-            }
-            c = rec.parent;
-        }
-        None
     }
 }

@@ -1,39 +1,21 @@
 //! Return host memory to the node for another space: empty a slab of cached blocks in bounded slices.
 //!
-//! Pages that are also on NVMe are evicted from host and stay findable. Blocks that are being written to NVMe get [`WAIT_US`] to
+//! Pages that are also on NVMe are evicted from host and stay findable. Blocks that are being written to NVMe get 300 ms to
 //! complete. All other blocks of the slab leave the cache. A page that is only in host and that a sequence uses stops the drain.
 
-use super::{Core, Spare};
+use super::Core;
 use crate::api::{Action, BlockId, Cause, NONE};
-use crate::pages::{BlockState, HostOn, Listed, PersistState, ShardCopy};
+use crate::host::{Drained, HostOn, Spare};
+use crate::pages::{BlockState, PersistState, ShardCopy};
 use crate::sessions::Life;
-use serde::{Deserialize, Serialize};
 
-/// Time for writes to NVMe to complete before their blocks are dropped; then the same time for transfers that still hold frames.
-/// A disk that writes 220 MB/s writes a slab of 64 MiB in this time. The node waits a little longer than both together.
-const WAIT_US: u64 = 300_000;
-/// Interval between checks of frames in flight.
-const AGAIN_US: u64 = 1_000;
-/// Maximum frames checked, and cache entries dropped, in one call.
-const FRAMES_MAX: u32 = 512;
+/// Maximum cache entries dropped in one call.
 const DROPS_MAX: u32 = 64;
 /// Maximum slabs compared before one is chosen. They are found from this many cache entries and frames of each list, in eviction
 /// order.
 const SLABS_MAX: usize = 8;
 const ENTRIES_MAX: usize = 64;
 const LISTED_MAX: usize = 16;
-
-/// A slab that is being emptied.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Drain {
-    slab: u32,
-    /// The frame to look at next.
-    next: u32,
-    /// The next pass over all frames begins at this time.
-    again_at: u64,
-    /// From this time on, blocks that are not yet on NVMe are dropped.
-    drop_at: u64,
-}
 
 /// Result for one frame.
 enum Cleared {
@@ -53,35 +35,29 @@ impl Core {
     pub(crate) fn reclaim(&mut self, cached: bool) {
         let mut given = false;
         for class in 0..self.geo.classes.len() as u8 {
-            if !self.host.classes[usize::from(class)].asked {
+            if !self.host.is_asked(class) {
                 given |= self.return_idle_slab(class, Spare::None);
             }
         }
-        if !cached || given || self.drain.is_some() {
+        if !cached || given || self.is_reclaiming() {
             return;
         }
         if let Some(slab) = self.slab_to_drain() {
-            self.host.drain(slab);
-            let next = self.host.frames_of(slab).start;
-            self.drain = Some(Drain { slab, next, again_at: self.now, drop_at: self.now.saturating_add(WAIT_US) });
+            self.host.start_drain(slab, self.now);
         }
     }
 
     /// Return true while a slab is being emptied for another space.
     #[must_use]
     pub fn is_reclaiming(&self) -> bool {
-        self.drain.is_some()
-    }
-
-    /// Return true if the next slice may run now.
-    pub(crate) fn may_drain(&self) -> bool {
-        self.drain.is_some_and(|drain| drain.again_at <= self.now)
+        self.host.drain_at().is_some()
     }
 
     /// Return the slab with the lowest cost among those that hold the next entry to evict.
     fn slab_to_drain(&mut self) -> Option<u32> {
         let (mut entries, mut count) = ([NONE; ENTRIES_MAX], 0);
-        for c in self.index.eviction_candidates().take(ENTRIES_MAX) {
+        let first = self.index.first_of(false);
+        for c in first.iter().flat_map(|&first| self.index.order_from(first)).take(ENTRIES_MAX) {
             entries[count] = c;
             count += 1;
         }
@@ -93,14 +69,10 @@ impl Core {
             }
         };
         // With NVMe, the first entries in eviction order are mostly on NVMe only. The lists of host frames find those in host.
-        for c in &self.host.classes {
-            for list in [c.not_admitted, c.also_in_tier0, c.clean, c.read_ahead, c.dirty] {
-                list.iter(&self.host.recs).take(LISTED_MAX).for_each(|at| add(self.host.slab_of(at)));
-            }
-        }
+        self.host.slabs_by_eviction(LISTED_MAX).for_each(&mut add);
         for (i, &entry) in entries[..count].iter().enumerate() {
             let recorded = self.copies(entry).filter_map(ShardCopy::block).all(|b| self.is_recorded(b));
-            let entry = match recorded || self.index.recs[entry as usize].child() == NONE {
+            let entry = match recorded || self.index.is_leaf(entry) {
                 true => entry,
                 // Dropping an entry drops its descendants, so search once for a leaf below it, which is evicted earlier.
                 false if i == 0 => self.index.next_leaf(entry),
@@ -123,17 +95,15 @@ impl Core {
     fn drain_cost(&self, slab: u32) -> Option<u32> {
         let frames = self.host.frames_of(slab);
         let class = self.host.class_of(frames.start);
-        let c = &self.host.classes[usize::from(class)];
         let streams = self.disk.exists() && self.sessions.iter().any(|s| s.life == Life::Live);
         let stream = if streams { self.stream_frames(usize::from(class)) } else { 0 };
-        let left = c.usable().checked_sub(frames.len() as u64)?;
-        if c.asked || left < c.committed.max(stream) {
+        if !self.host.can_spare(class, frames.len() as u64, stream) {
             return None;
         }
         let mut cost = 0;
         for at in frames {
             match self.host.page_in(at, class) {
-                None if self.host.recs[at as usize].page == NONE => {}
+                None if self.host.is_free(at) => {}
                 // Quarantined: a lost session may still write to it.
                 None => return None,
                 Some(page) => {
@@ -156,64 +126,54 @@ impl Core {
         }
         let idle = block.state == BlockState::Sealed && block.entry != NONE && block.refs() == 0;
         // Keep the entry while another shard's copy of it is in use.
-        let idle = idle && (p.on_disk() || self.index.recs[block.entry as usize].listed() != Listed::Active);
-        !block.live() || idle || p.on_disk() && self.host.recs[at as usize].on == HostOn::AlsoInTier0
+        let idle = idle && (p.on_disk() || !self.index.is_active(block.entry));
+        !block.live() || idle || p.on_disk() && self.host.list_of(at) == HostOn::AlsoInTier0
     }
 
     /// Run the next slice.
     pub(crate) fn issue_drain(&mut self) {
-        let Some(mut drain) = self.drain.filter(|drain| drain.again_at <= self.now) else { return };
-        let frames = self.host.frames_of(drain.slab);
-        let end = drain.next.saturating_add(FRAMES_MAX).min(frames.end);
-        let mut drops = 0;
-        while drain.next < end && drops < DROPS_MAX {
-            match self.clear_frame(drain.next, drain.drop_at <= self.now) {
-                Cleared::Yes | Cleared::Later => drain.next += 1,
+        let Some((frames, force)) = self.host.drain_slice(self.now) else { return };
+        let (mut next, mut drops) = (frames.start, 0);
+        while next < frames.end && drops < DROPS_MAX {
+            match self.clear_frame(next, force) {
+                Cleared::Yes | Cleared::Later => next += 1,
                 Cleared::Dropped => drops += 1,
-                Cleared::Never => return self.stop_draining(drain.slab),
+                Cleared::Never => return self.stop_draining(),
             }
         }
-        if drain.next == frames.end {
-            if self.host.free_in(drain.slab) as usize == frames.len() {
-                self.host.remove(drain.slab);
-                self.actions_out.push_back(Action::ReturnSlab { slab: drain.slab });
-                self.drain = None;
-                return;
+        match self.host.end_slice(next, self.now) {
+            Drained::InPart => {}
+            Drained::Later(at) => {
+                self.set_timer(at);
+                self.disk.wake();
             }
-            if self.now >= drain.drop_at.saturating_add(WAIT_US) {
-                return self.stop_draining(drain.slab);
-            }
-            (drain.next, drain.again_at) = (frames.start, self.now.saturating_add(AGAIN_US));
-            self.set_timer(drain.again_at);
-            self.disk.wake();
+            Drained::All(slab) => self.actions_out.push_back(Action::ReturnSlab { slab }),
+            Drained::Never => self.stop_draining(),
         }
-        self.drain = Some(drain);
     }
 
     /// Set the timer for the next pass again after another timer was due.
     pub(crate) fn drain_due(&mut self) {
-        if let Some(drain) = self.drain.filter(|drain| drain.again_at > self.now) {
-            self.set_timer(drain.again_at);
+        if let Some(at) = self.host.drain_at().filter(|&at| at > self.now) {
+            self.set_timer(at);
         }
     }
 
-    /// Stop the drain and keep the slab: its frames can be allocated again.
-    fn stop_draining(&mut self, slab: u32) {
-        self.host.stop_draining(slab);
-        self.drain = None;
+    /// Stop the drain and keep the slab.
+    fn stop_draining(&mut self) {
+        self.host.stop_drain();
         self.host_freed();
         self.disk.wake();
     }
 
     fn clear_frame(&mut self, at: u32, force: bool) -> Cleared {
-        let page = self.host.recs[at as usize].page;
-        if page == NONE {
+        if self.host.is_free(at) {
             return Cleared::Yes;
         }
         let class = self.host.class_of(at);
         let Some(page) = self.host.page_in(at, class) else { return Cleared::Never };
         let p = &self.pages[page as usize];
-        if p.host != at || p.writing() || self.host.recs[at as usize].on == HostOn::Moving {
+        if p.host != at || p.writing() || self.host.list_of(at) == HostOn::Moving {
             return Cleared::Later;
         }
         if !self.may_clear(page, at) {
@@ -231,7 +191,7 @@ impl Core {
             return Cleared::Later;
         }
         let leaf = self.index.leaf_of(self.blocks[b].entry);
-        if self.index.recs[leaf as usize].listed() == Listed::Active {
+        if self.index.is_active(leaf) {
             // A sequence of another shard uses it.
             return Cleared::Never;
         }

@@ -87,8 +87,7 @@ impl Core {
         c.scan = c.scan_of(frames);
         c.count = frames;
         let now = c.committed_in_host();
-        let total = &mut self.host.classes[usize::from(class)].committed;
-        *total = *total + now - committed;
+        self.host.commit(class, committed, now);
         for f in base + frames.min(before)..base + frames.max(before) {
             let state = self.frame(s, f).state;
             match (frames < before, state) {

@@ -4,15 +4,14 @@ use super::Core;
 use crate::api::{Cause, DiskSlot, NONE};
 use crate::disk::{Logged, Place};
 use crate::error::Error;
-use crate::pages::{ShardCopy, words_of};
+use crate::pages::ShardCopy;
 
 impl Core {
     /// Call `each` for every block with a valid record on NVMe: its location, its shard, and the words of its record as in
     /// [`Action::Record`](crate::api::Action::Record). For a space that ends; takes time in proportion to the index.
     pub fn each_recorded(&self, mut each: impl FnMut(DiskSlot, u16, &[u32])) {
         let mut words = Vec::new();
-        for (c, entry) in self.index.live() {
-            let parent = if entry.parent == NONE { 0 } else { self.index.recs[entry.parent as usize].hash() };
+        for c in self.index.live() {
             for copy in self.copies(c) {
                 let (at, shard) = match copy {
                     ShardCopy::Block(b) if self.is_recorded(b) => (self.blocks[b].slot, self.blocks[b].shard),
@@ -24,7 +23,7 @@ impl Core {
                     _ => continue,
                 };
                 words.clear();
-                words.extend(words_of(entry.hash()).into_iter().chain(words_of(parent)));
+                words.extend(self.index.record_words(c));
                 let there = |plane: u16| match copy {
                     ShardCopy::Block(b) => !self.pages[self.geo.page(b, plane) as usize].out_of_window(),
                     _ => {
@@ -57,7 +56,7 @@ impl Core {
         // Request host memory now, so that the first hit does not wait for the grant, the mapping and the registration with the
         // disk.
         for class in 0..self.geo.classes.len() as u8 {
-            if self.host.classes[usize::from(class)].granted == 0 {
+            if self.host.has_none(class) {
                 self.ask_slab(class);
             }
         }
@@ -80,14 +79,13 @@ impl Core {
                     let plane = usize::from(self.geo.windowed[i]);
                     self.disk.set_windowed(slot, i, planes[plane / 32] >> (plane % 32) & 1 == 1);
                 }
-                let next = self.index.recs[c as usize].head();
+                let next = self.index.add_copy(c, ShardCopy::IndexOnly(slot));
                 self.disk.drop_block(slot, c, shard, next);
-                self.index.add_copy(c, ShardCopy::IndexOnly(slot));
                 self.counters.restored += 1;
                 self.announce_gap();
             }
             Err(cause) => {
-                self.note_absent(hash, cause);
+                self.index.note_absent(hash, cause, self.now);
                 self.counters.restore_refused += 1;
                 self.disk.release(slot);
             }
@@ -110,7 +108,7 @@ impl Core {
         };
         let entry = match self.index.find(hash) {
             Some(c) => {
-                let fits = self.index.recs[c as usize].parent == above && self.copy_of(c, shard).is_none();
+                let fits = self.index.parent(c) == above && self.copy_of(c, shard).is_none();
                 fits.then_some(c)
             }
             None => self.index.insert(hash, above),

@@ -26,17 +26,13 @@ impl Core {
         if self.sessions[usize::from(s)].jobs.any() || self.disk.is_reading() {
             return;
         }
-        let full = |core: &Core, class: u8| {
-            let c = &core.host.classes[usize::from(class)];
-            core.host.free_frames(class) == 0 && c.evictable() == 0 && !c.asked
-        };
-        if !(0..self.geo.classes.len() as u8).any(|class| full(self, class)) {
+        if !(0..self.geo.classes.len() as u8).any(|class| self.host.is_full(class)) {
             return;
         }
         let mut op = self.sessions[usize::from(s)].ops.faults.head;
         while op != NONE {
             let rec = self.sessions[usize::from(s)].ops[op];
-            if full(self, self.geo.class_of_page(rec.at)) {
+            if self.host.is_full(self.geo.class_of_page(rec.at)) {
                 self.fail_op(s, op, status);
             }
             op = rec.links.next;
@@ -99,7 +95,7 @@ impl Core {
     /// sequence last wrote to or attached from.
     fn preferred_disk(&self, b: BlockId) -> Option<u16> {
         let block = &self.blocks[b];
-        let parent = if block.entry == NONE { NONE } else { self.index.recs[block.entry as usize].parent };
+        let parent = if block.entry == NONE { NONE } else { self.index.parent(block.entry) };
         let copy = if parent == NONE { None } else { self.copy_of(parent, block.shard) };
         let slot = copy.and_then(|copy| copy.slot().or_else(|| copy.block().map(|p| self.blocks[p].slot)));
         match slot.filter(|&at| at != NONE) {

@@ -12,7 +12,6 @@ use crate::disk::{IO_TRIES, Transfer};
 use crate::error::Error;
 use crate::lists::List;
 use crate::mutants::{self, Mutant};
-use crate::pages::HostOn;
 
 /// Words per page in a transfer's list.
 const WORDS: usize = 3;
@@ -39,9 +38,9 @@ impl Core {
         buf: &mut ActionBuf,
     ) {
         let start = buf.list_start();
-        for at in frames.iter(&self.host.recs) {
+        for (at, page) in self.host.in_transfer(&frames) {
             let place = self.host.location(at);
-            buf.push_word(u32::from(self.geo.plane_of(self.host.recs[at as usize].page)));
+            buf.push_word(u32::from(self.geo.plane_of(page)));
             buf.push_word(place.slab);
             buf.push_word(place.slot);
         }
@@ -58,7 +57,7 @@ impl Core {
     /// Return the bytes of the pages in a transfer's host frames.
     fn bytes_of(&self, frames: &List) -> u32 {
         let class = |at| usize::from(self.host.class_of(at));
-        let bytes = frames.iter(&self.host.recs).map(|at| self.geo.classes[class(at)].page_bytes);
+        let bytes = self.host.in_transfer(frames).map(|(at, _)| self.geo.classes[class(at)].page_bytes);
         bytes.fold(0, u32::saturating_add)
     }
 
@@ -70,8 +69,7 @@ impl Core {
         }
         let b = self.geo.block_of(page);
         let host = &self.host;
-        let reads_page =
-            |t: &Transfer| t.block == b && t.frames.iter(&host.recs).any(|at| host.recs[at as usize].page == page);
+        let reads_page = |t: &Transfer| t.block == b && host.in_transfer(&t.frames).any(|(_, p)| p == page);
         if buf.room() > 0
             && let Some(id) = self.disk.urge(class, reads_page)
         {
@@ -117,11 +115,8 @@ impl Core {
     fn pages_written(&mut self, transfer: Transfer, status: Status, bad: &[u32]) {
         let ok = status == Status::Ok || mutants::on(Mutant::FailedWriteIsClean);
         let mut frames = transfer.frames;
-        while let Some(at) = frames.pop_front(&mut self.host.recs) {
-            let page = self.host.recs[at as usize].page;
+        while let Some((at, page)) = self.host.end_transfer(&mut frames, IoKind::Write) {
             let class = self.host.class_of(at);
-            self.host.recs[at as usize].on = HostOn::Nothing;
-            self.host.classes[usize::from(class)].writing -= 1;
             self.pages[page as usize].set_writing(false);
             if self.pages[page as usize].host != at {
                 // Given up meanwhile: the slot holds stale data of the page.
@@ -191,9 +186,7 @@ impl Core {
         let mut frames = transfer.frames;
         let bytes = self.bytes_of(&frames);
         self.disk.measure_read(self.now, bytes, ok);
-        while let Some(at) = frames.pop_front(&mut self.host.recs) {
-            let page = self.host.recs[at as usize].page;
-            self.host.recs[at as usize].on = HostOn::Nothing;
+        while let Some((at, page)) = self.host.end_transfer(&mut frames, IoKind::Read) {
             self.pages[page as usize].set_reading(false);
             let plane = u32::from(self.geo.plane_of(page));
             let torn = ok && bad.contains(&plane) && !mutants::on(Mutant::BadPageIsValid);

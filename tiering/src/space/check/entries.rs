@@ -3,16 +3,17 @@
 use super::{Core, ensure};
 use crate::api::NONE;
 use crate::disk::{Logged, Place};
-use crate::pages::{Listed, PersistState, ShardCopy};
+use crate::pages::{PersistState, ShardCopy};
 use crate::requests::Phase;
 use crate::sessions::Life;
 use std::collections::BTreeSet;
 
 impl Core {
-    /// Check that each entry is found by its hash, has the shard copies that it counts, and is in the right list.
+    /// Check that each entry has the shard copies that it counts.
     pub(super) fn check_entries(&self) -> Result<(), String> {
+        self.index.check()?;
         let (mut index_only, mut published) = (0, 0usize);
-        for (c, entry) in self.index.live() {
+        for c in self.index.live() {
             let (mut all, mut with_block, mut active) = (0, 0, 0);
             let mut shards = BTreeSet::new();
             for copy in self.copies(c) {
@@ -40,30 +41,11 @@ impl Core {
             let kept = self.index.copies(c);
             let counted = (all, with_block, active);
             ensure!((kept.all, kept.with_block, kept.active) == counted, "entry {c}: {kept:?}, counted {counted:?}");
-            let listed = match counted {
-                (_, _, 1..) => Listed::Active,
-                (1.., 0, _) => Listed::IndexOnly,
-                _ => Listed::Idle,
-            };
-            ensure!(entry.listed() == listed, "entry {c} is {:?}, not {listed:?}", entry.listed());
-            ensure!(self.index.find(entry.hash()) == Some(c), "entry {c} is not found by its hash");
-            let above = self.index.recs.get(entry.parent as usize).map(|p| p.listed());
-            ensure!(entry.parent == NONE || above.is_some_and(|l| l != Listed::Free), "entry {c} has no parent");
         }
         let kept = self.disk.counts()[2];
         ensure!(index_only == kept, "index-only slots: {kept}, counted {index_only}");
         let of_entries = self.blocks.recs.iter().filter(|b| b.entry != NONE).count();
         ensure!(of_entries == published, "{of_entries} blocks are published, {published} are shard copies");
-        let lists = (self.index.order.idle.len(), self.index.order.index_only.len());
-        let counted = [Listed::Idle, Listed::IndexOnly].map(|l| {
-            let unpinned = self.index.live().filter(|(c, _)| !self.index.is_pinned(*c));
-            unpinned.filter(|(_, entry)| entry.listed() == l).count()
-        });
-        self.index.check_pins()?;
-        ensure!(
-            [lists.0 as usize, lists.1 as usize] == counted,
-            "entries idle, index-only: {lists:?}, counted {counted:?}"
-        );
         Ok(())
     }
 
@@ -93,7 +75,7 @@ impl Core {
                 ensure!(p.on_disk() || p.out_of_window(), "block {b} is recorded without page {page}");
             }
         }
-        let parent = self.index.recs[c as usize].parent;
+        let parent = self.index.parent(c);
         let above = if parent == NONE { None } else { Some(self.copy_of(parent, shard)) };
         let counts = match above {
             None => true,

@@ -3,7 +3,9 @@
 use super::{Core, Seen, ensure};
 use crate::api::{IoKind, NONE};
 use crate::disk::Place;
-use crate::pages::{BlockState, HostOn, QUARANTINED};
+use crate::host::HostOn;
+use crate::pages::BlockState;
+use crate::sessions::Task;
 use std::collections::BTreeMap;
 
 impl Core {
@@ -13,14 +15,14 @@ impl Core {
             ensure!(self.blocks[t.block].slot != NONE, "transfer {i}: block {} has no slot", t.block);
             ensure!(!t.frames.is_empty(), "transfer {i} has no frames");
             let mut before = None;
-            for at in t.frames.iter(&self.host.recs) {
-                let rec = &self.host.recs[at as usize];
-                ensure!(rec.on == HostOn::Moving, "host frame {at} is in a transfer but not marked as moving: {rec:?}");
-                ensure!(self.geo.block_of(rec.page) == t.block, "transfer {i} has page {} of another block", rec.page);
-                ensure!(before < Some(rec.page), "transfer {i}: pages are out of order");
-                before = Some(rec.page);
+            for (at, page) in self.host.in_transfer(&t.frames) {
+                let on = self.host.list_of(at);
+                ensure!(on == HostOn::Moving, "host frame {at} is in a transfer but not marked as moving: {on:?}");
+                ensure!(self.geo.block_of(page) == t.block, "transfer {i} has page {page} of another block");
+                ensure!(before < Some(page), "transfer {i}: pages are out of order");
+                before = Some(page);
                 let pages = if t.kind == IoKind::Read { &mut seen.reading } else { &mut seen.writing };
-                ensure!(pages.insert(at, rec.page).is_none(), "host frame {at} is in two transfers");
+                ensure!(pages.insert(at, page).is_none(), "host frame {at} is in two transfers");
             }
         }
         Ok(())
@@ -28,7 +30,7 @@ impl Core {
 
     pub(super) fn check_host(&self, seen: &Seen) -> Result<(), String> {
         let mut used = vec![0u64; self.geo.classes.len()];
-        let mut mapped = vec![0u32; self.geo.classes.len()];
+        let mut mapped = vec![0u64; self.geo.classes.len()];
         let mut owners: BTreeMap<u32, u32> = BTreeMap::new();
         let (mut reading, mut writing) = (0, 0);
         for (p, page) in self.pages.iter().enumerate() {
@@ -46,7 +48,7 @@ impl Core {
             let mappings = seen.mappings.get(&p).copied().unwrap_or(0);
             let counted = self.host.mappings(page.host);
             ensure!(counted == mappings, "host frame {}: {counted} mapped frames, counted {mappings}", page.host);
-            mapped[usize::from(self.host.class_of(page.host))] += u32::from(mappings > 0);
+            mapped[usize::from(self.host.class_of(page.host))] += u64::from(mappings > 0);
         }
         for &page in seen.mappings.keys() {
             ensure!(self.pages[page as usize].host != NONE, "page {page} is mapped and not in host");
@@ -69,89 +71,48 @@ impl Core {
             used[usize::from(self.host.class_of(at))] += 1;
         }
         let mut quarantined: u64 = self.sessions.iter().map(|s| u64::from(s.quarantine.len)).sum();
-        for at in 0..self.host.recs.len() as u32 {
+        for at in 0..self.host.len() {
             let late = seen.late.get(&at).copied().unwrap_or(0);
             ensure!(self.host.late(at) == late, "host frame {at}: {} late copies, counted {late}", self.host.late(at));
-            quarantined += u64::from(late > 0 && self.host.recs[at as usize].page == QUARANTINED);
+            quarantined += u64::from(late > 0 && self.host.page_in(at, self.host.class_of(at)).is_none());
         }
         ensure!(quarantined == self.host.quarantined(), "quarantined host frames differ, counted {quarantined}");
-        for (class, c) in self.host.classes.iter().enumerate() {
-            ensure!(c.used == used[class], "host class {class}: used {}, counted {}", c.used, used[class]);
-            let free = self.host.count_free(class as u8);
-            ensure!(free == self.host.free_frames(class as u8), "host class {class}: counted {free} free frames");
-            ensure!(c.mapped == mapped[class], "host class {class}: {} frames shown by mapped frames", c.mapped);
-            let loading = |j: &&crate::sessions::JobRec| {
+        for class in 0..self.geo.classes.len() as u8 {
+            let copies = |j: &&crate::sessions::JobRec| {
                 let page = match j.task {
-                    crate::sessions::Task::CopyIn | crate::sessions::Task::Scatter => j.page,
-                    crate::sessions::Task::CopyInAs => j.source,
+                    Task::CopyIn | Task::Scatter | Task::Gather => j.page,
+                    Task::CopyInAs => j.source,
                     _ => return false,
                 };
-                j.live && !j.late && usize::from(self.geo.class_of_page(page)) == class
+                j.live && !j.late && self.geo.class_of_page(page) == class
             };
-            let loads = self.sessions.iter().flat_map(|s| &s.jobs.recs).filter(loading).count();
-            ensure!(c.loading as usize == loads, "host class {class}: {} loading, counted {loads}", c.loading);
-            let gathering = |j: &&crate::sessions::JobRec| {
-                let of_class = usize::from(self.geo.class_of_page(j.page)) == class;
-                j.live && !j.late && j.task == crate::sessions::Task::Gather && of_class
-            };
-            let gathers = self.sessions.iter().flat_map(|s| &s.jobs.recs).filter(gathering).count();
+            let copying = self.sessions.iter().flat_map(|s| &s.jobs.recs).filter(copies).count() as u64;
+            let moving = seen.writing.keys().filter(|&&at| self.host.class_of(at) == class).count() as u64;
+            let counted = [used[usize::from(class)], mapped[usize::from(class)], moving, copying];
+            let [counts @ .., _] = self.host.counts(class);
             ensure!(
-                c.gathering as usize == gathers,
-                "host class {class}: {} gathering, counted {gathers}",
-                c.gathering
+                counts == counted,
+                "host class {class}: used, mapped, writing, copying {counts:?}, not {counted:?}"
             );
-            let moving = seen.writing.keys().filter(|&&at| usize::from(self.host.class_of(at)) == class).count();
-            ensure!(c.writing as usize == moving, "host class {class}: {} writing, counted {moving}", c.writing);
         }
         Ok(())
     }
 
     /// Check that each host frame is in the right list, and that frames in evictable lists may be evicted.
     pub(super) fn check_host_lists(&self) -> Result<(), String> {
-        let mut listed: BTreeMap<u32, HostOn> = BTreeMap::new();
-        for c in &self.host.classes {
-            for (list, on) in [
-                (&c.dirty, HostOn::Dirty),
-                (&c.clean, HostOn::Clean),
-                (&c.also_in_tier0, HostOn::AlsoInTier0),
-                (&c.read_ahead, HostOn::ReadAhead),
-                (&c.not_admitted, HostOn::NotAdmitted),
-            ] {
-                for at in list.iter(&self.host.recs) {
-                    ensure!(
-                        self.host.recs[at as usize].on == on,
-                        "host frame {at} is in list {on:?} but not marked so"
-                    );
-                    ensure!(listed.insert(at, on).is_none(), "host frame {at} is in two lists");
-                }
-            }
-        }
-        let mut ahead = vec![0; self.geo.classes.len()];
-        for (at, rec) in (0u32..).zip(&self.host.recs) {
-            let is = listed.get(&at).copied().unwrap_or(HostOn::Nothing);
-            ensure!(
-                rec.on == HostOn::Moving || rec.on == is,
-                "host frame {at} is marked {:?}, but is in list {is:?}",
-                rec.on
-            );
-            ahead[usize::from(self.host.class_of(at))] += u32::from(self.host.is_read_ahead(at));
-            let page = self.pages.get(rec.page as usize).filter(|p| p.host == at);
-            ensure!(page.is_some() || is == HostOn::Nothing, "host frame {at} is in list {is:?} without a page");
+        self.host.check()?;
+        for at in 0..self.host.len() {
+            let (page_of, on) = (self.host.page_of(at), self.host.list_of(at));
+            let page = self.pages.get(page_of as usize).filter(|p| p.host == at);
+            let idle = matches!(on, HostOn::Nothing | HostOn::Moving);
+            ensure!(page.is_some() || idle, "host frame {at} is in list {on:?} without a page");
             if let Some(page) = page.filter(|p| self.disk.exists() && !p.writing()) {
-                let want = self.host_list_of(rec.page, at);
-                ensure!(rec.on == want, "host frame {at} is in list {:?}, not {want:?}: {page:?}", rec.on);
-                let evictable = matches!(rec.on, HostOn::Clean | HostOn::AlsoInTier0 | HostOn::ReadAhead);
+                let want = self.host_list_of(page_of, at);
+                ensure!(on == want, "host frame {at} is in list {on:?}, not {want:?}: {page:?}");
+                let evictable = matches!(on, HostOn::Clean | HostOn::AlsoInTier0 | HostOn::ReadAhead);
                 let may = page.on_disk() && page.loads == 0;
                 ensure!(!evictable || may, "host frame {at} must not be evictable: {page:?}");
             }
-        }
-        for (class, c) in self.host.classes.iter().enumerate() {
-            ensure!(
-                c.read_ahead_frames == ahead[class],
-                "host class {class}: {} frames read ahead, counted {}",
-                c.read_ahead_frames,
-                ahead[class]
-            );
         }
         Ok(())
     }

@@ -441,11 +441,7 @@ impl Core {
                 page.copying_out()
             );
             if page.host != NONE {
-                ensure!(
-                    self.host.recs[page.host as usize].page == p,
-                    "host frame {} is not assigned to page {p}",
-                    page.host
-                );
+                ensure!(self.host.page_of(page.host) == p, "host frame {} is not assigned to page {p}", page.host);
             }
             let (mut s, mut f) = (page.session, page.frame);
             while f != NONE {
@@ -500,13 +496,9 @@ impl Core {
             promised += session.guaranteed_blocks.saturating_sub(own);
         }
         ensure!(self.blocks.promised == promised, "blocks promised: {}, counted {promised}", self.blocks.promised);
-        for (class, c) in self.host.classes.iter().enumerate() {
-            ensure!(
-                c.committed == committed[class],
-                "host class {class}: committed {}, counted {}",
-                c.committed,
-                committed[class]
-            );
+        for (class, counted) in (0..).zip(committed) {
+            let [.., committed] = self.host.counts(class);
+            ensure!(committed == counted, "host class {class}: committed {committed}, counted {counted}");
         }
         Ok(())
     }

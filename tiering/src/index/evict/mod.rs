@@ -33,8 +33,6 @@ pub use advice::{Advice, Curve, SIZES, bytes_per_day};
 pub(crate) use cost::BANDS;
 pub(crate) use frequency::FrequencySketch;
 pub(crate) use order::{Order, Priority, Use};
-#[cfg(test)]
-pub(crate) use queues::Queues;
 
 use crate::api::Eviction;
 

@@ -1,58 +1,20 @@
-//! Index of published cache entries (`CacheEntry`): hash → entry, its parent and children, and the eviction order of unreferenced
+//! Index of published cache entries: hash → entry, its parent and children, and the eviction order of unreferenced
 //! entries. The index is closed under ancestors: removing an entry removes its descendants.
 //!
 //! Records are compact: NVMe may hold many times more entries than there are blocks.
 
-use super::shard_copy::{IDS_MAX, ShardCopy};
-use crate::api::NONE;
-use crate::api::{Eviction, Retention};
-use crate::evict::{Order, Priority, Use};
-use crate::lists::{Links, List, linked};
+use super::absences::{Absence, Absences};
+use super::entry::{CacheEntry, ID_BITS, Listed, NO_ID, words_of};
+use super::evict::{Advice, Order, Priority, Use};
+use super::shard_copy::ShardCopy;
+use crate::api::{Cause, Eviction, NONE, Retention};
+use crate::lists::List;
 use crate::mutants::{self, Mutant};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// List that a cache entry is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Listed {
-    /// The list of free records.
-    Free,
-    /// None: sequences refer to at least one of its shard copies.
-    Active,
-    /// No sequence refers to it, and at least one shard copy has a block.
-    Idle,
-    /// All its shard copies are only on NVMe.
-    IndexOnly,
-}
-
-/// One published cache entry.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct CacheEntry {
-    links: Links,
-    hash: [u32; 4],
-    pub parent: u32,
-    /// Newest child; children are chained by `sibling` and `elder`. The highest bits hold the highest bits of the `order` queue.
-    child: u32,
-    /// Next newer child of the same parent. The highest bits hold the rest of the `order` state.
-    sibling: u32,
-    /// Next older child of the same parent. The highest bits hold most of the `order` queue.
-    elder: u32,
-    /// First of its shard copies, and in the two highest bits its list.
-    head: u32,
-}
-
-const _: () = assert!(size_of::<CacheEntry>() == 44);
-
-const LISTED: u32 = 30;
-/// Bits of an id in `sibling` and `elder`; all ones means none.
-const ID_BITS: u32 = 29;
-const NO_ID: u32 = (1 << ID_BITS) - 1;
 /// Largest probe distance that a table word can hold, in the bits beside the id; greater distances are stored as this one.
 const FAR: usize = (1 << (u32::BITS - ID_BITS)) - 1;
-/// Highest bits of `sibling`: the fourth bit of the queue, whether a use is in progress, whether a use was counted.
-const QUEUE_FOURTH: u32 = 1 << ID_BITS;
-const IN_USE: u32 = 2 << ID_BITS;
-const KNOWN: u32 = 4 << ID_BITS;
 
 /// Pack a table word for entry `c` at distance `far` from its home position.
 fn table_word(c: u32, far: usize) -> u32 {
@@ -68,101 +30,6 @@ fn distance(word: u32) -> usize {
     (word >> ID_BITS) as usize
 }
 
-fn id_of(packed: u32) -> u32 {
-    if packed & NO_ID == NO_ID { NONE } else { packed & NO_ID }
-}
-
-fn with_id(packed: u32, id: u32) -> u32 {
-    packed & !NO_ID | id & NO_ID
-}
-
-impl Default for CacheEntry {
-    fn default() -> Self {
-        CacheEntry {
-            links: Links::default(),
-            hash: [0; 4],
-            parent: NONE,
-            child: NO_ID,
-            sibling: NO_ID,
-            elder: NO_ID,
-            head: ShardCopy::End.pack(),
-        }
-    }
-}
-
-linked!(CacheEntry.links);
-
-impl CacheEntry {
-    pub fn hash(&self) -> u128 {
-        self.hash.iter().rev().fold(0, |hash, &word| hash << 32 | u128::from(word))
-    }
-
-    /// Return the first of its shard copies.
-    pub fn head(&self) -> ShardCopy {
-        ShardCopy::unpack(self.head)
-    }
-
-    pub fn set_head(&mut self, copy: ShardCopy) {
-        self.head = self.head >> LISTED << LISTED | copy.pack();
-    }
-
-    pub fn listed(&self) -> Listed {
-        match self.head >> LISTED {
-            0 => Listed::Free,
-            1 => Listed::Active,
-            2 => Listed::Idle,
-            _ => Listed::IndexOnly,
-        }
-    }
-
-    fn set_listed(&mut self, listed: Listed) {
-        self.head = (listed as u32) << LISTED | self.head & ((1 << LISTED) - 1);
-    }
-
-    /// Return its newest child.
-    pub fn child(&self) -> u32 {
-        id_of(self.child)
-    }
-
-    fn set_child(&mut self, c: u32) {
-        self.child = with_id(self.child, c);
-    }
-
-    /// Return the next older entry with the same parent.
-    pub fn elder(&self) -> u32 {
-        id_of(self.elder)
-    }
-
-    fn sibling(&self) -> u32 {
-        id_of(self.sibling)
-    }
-
-    fn set_elder(&mut self, c: u32) {
-        self.elder = with_id(self.elder, c);
-    }
-
-    fn set_sibling(&mut self, c: u32) {
-        self.sibling = with_id(self.sibling, c);
-    }
-
-    /// Return the `order` queue that it is in while unreferenced.
-    fn queue(&self) -> u8 {
-        let fourth = u8::from(self.sibling & QUEUE_FOURTH != 0) << 3;
-        (self.elder >> ID_BITS) as u8 | fourth | ((self.child >> ID_BITS) as u8) << 4
-    }
-
-    fn set_queue(&mut self, queue: u8) {
-        self.elder = self.elder & NO_ID | u32::from(queue & 7) << ID_BITS;
-        self.sibling = self.sibling & !QUEUE_FOURTH | if queue & 8 != 0 { QUEUE_FOURTH } else { 0 };
-        self.child = self.child & NO_ID | u32::from(queue >> 4) << ID_BITS;
-    }
-}
-
-/// Return the words of a hash, least significant first.
-pub(crate) fn words_of(hash: u128) -> [u32; 4] {
-    [0, 32, 64, 96].map(|shift| (hash >> shift) as u32)
-}
-
 /// Number of shard copies of a cache entry. Stored only in spaces with several shards; otherwise derived from the record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CopyCounts {
@@ -173,12 +40,22 @@ pub(crate) struct CopyCounts {
     pub active: u16,
 }
 
+impl CopyCounts {
+    fn listed(self) -> Listed {
+        match self {
+            CopyCounts { active: 1.., .. } => Listed::Active,
+            CopyCounts { with_block: 0, all: 1.., .. } => Listed::IndexOnly,
+            _ => Listed::Idle,
+        }
+    }
+}
+
 /// Hash table of cache entries: open addressing with linear probing over ids, at most two thirds full.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Index {
-    pub recs: Vec<CacheEntry>,
+    recs: Vec<CacheEntry>,
     copies: Vec<CopyCounts>,
-    several: bool,
+    shards: u16,
     max: u32,
     /// Id plus one, and in the highest bits the distance from the home position ([`FAR`] stands for this distance or more); 0
     /// means empty. An entry at a distance other than the probe's has another home, so the probe skips it without reading its
@@ -186,23 +63,24 @@ pub(crate) struct Index {
     table: Vec<u32>,
     free: List,
     /// Eviction order of the entries that are [`Listed::Idle`] or [`Listed::IndexOnly`].
-    pub order: Order,
+    order: Order,
     /// Entries of pinned prefixes: of how many each is part. They are in no queue of `order`, whatever their [`Listed`].
     pins: BTreeMap<u32, u32>,
     /// The last entries of the pinned prefixes.
     pinned: BTreeSet<u32>,
     /// The entry below which the last leaf to evict was searched, and the parent of that leaf. The next search starts there.
     descent: (u32, u32),
+    /// Why other blocks are not cached.
+    absences: Absences,
 }
 
 impl Index {
     /// Create an index for at most `max` entries of `tokens` tokens each. Memory is touched as entries are added.
     pub fn new(max: u32, shards: u16, tokens: u32, eviction: Eviction, retention: Retention) -> Index {
-        let several = shards > 1;
         Index {
             recs: Vec::with_capacity(max as usize),
-            copies: Vec::with_capacity(if several { max as usize } else { 0 }),
-            several,
+            copies: Vec::with_capacity(if shards > 1 { max as usize } else { 0 }),
+            shards,
             max,
             table: vec![0; max as usize + max as usize / 2 + 1],
             free: List::default(),
@@ -210,6 +88,7 @@ impl Index {
             pins: BTreeMap::new(),
             pinned: BTreeSet::new(),
             descent: (NONE, NONE),
+            absences: Absences::new(max),
         }
     }
 
@@ -229,7 +108,9 @@ impl Index {
         loop {
             match self.table[at] {
                 0 => return None,
-                e if distance(e) == far && self.recs[entry_of(e) as usize].hash == words => return Some(entry_of(e)),
+                e if distance(e) == far && self.recs[entry_of(e) as usize].words() == words => {
+                    return Some(entry_of(e));
+                }
                 _ => (at, far) = (self.after(at), (far + 1).min(FAR)),
             }
         }
@@ -256,14 +137,14 @@ impl Index {
             Some(c) => c,
             None => {
                 self.recs.push(CacheEntry::default());
-                if self.several {
+                if self.shards > 1 {
                     self.copies.push(CopyCounts::default());
                 }
                 self.recs.len() as u32 - 1
             }
         };
         let elder = if parent == NONE { NONE } else { self.recs[parent as usize].child() };
-        self.recs[c as usize] = CacheEntry { hash: words_of(hash), parent, ..CacheEntry::default() };
+        self.recs[c as usize] = CacheEntry::new(hash, parent);
         self.recs[c as usize].set_elder(elder);
         if parent != NONE {
             if elder != NONE {
@@ -280,18 +161,19 @@ impl Index {
         Some(c)
     }
 
-    /// Remove a leaf.
-    pub fn remove(&mut self, c: u32) {
+    /// Remove a leaf, and note why. Return the first of its shard copies.
+    pub fn remove(&mut self, c: u32, why: Absence) -> ShardCopy {
         let rec = self.recs[c as usize];
         // Checked in every build: the eviction loop runs until there is room, and would not end otherwise.
         assert!(rec.listed() != Listed::Free, "cache entry {c} was removed twice");
         debug_assert!(rec.child() == NONE);
+        self.absences.note(rec.hash(), why);
         self.unpin(c);
         let (sibling, elder) = (rec.sibling(), rec.elder());
         if sibling != NONE {
             self.recs[sibling as usize].set_elder(elder);
-        } else if rec.parent != NONE {
-            self.recs[rec.parent as usize].set_child(elder);
+        } else if rec.parent() != NONE {
+            self.recs[rec.parent() as usize].set_child(elder);
         }
         if elder != NONE {
             self.recs[elder as usize].set_sibling(sibling);
@@ -301,13 +183,14 @@ impl Index {
         }
         self.unlink_hash(rec.hash(), c);
         self.recs[c as usize] = CacheEntry::default();
-        if self.several {
+        if self.shards > 1 {
             self.copies[c as usize] = CopyCounts::default();
         }
         self.free.push_back(&mut self.recs, c);
         if self.descent.0 == c || self.descent.1 == c {
             self.descent = (NONE, NONE);
         }
+        rec.head()
     }
 
     /// Backward-shift deletion, without tombstones.
@@ -376,9 +259,53 @@ impl Index {
         self.enter(c, listed, since);
     }
 
+    pub fn hash(&self, c: u32) -> u128 {
+        self.recs[c as usize].hash()
+    }
+
+    pub fn parent(&self, c: u32) -> u32 {
+        self.recs[c as usize].parent()
+    }
+
+    /// Return the hashes of an entry and of its parent; 0 if it has none.
+    pub fn hashes(&self, c: u32) -> [u128; 2] {
+        let rec = &self.recs[c as usize];
+        [rec.hash(), if rec.parent() == NONE { 0 } else { self.hash(rec.parent()) }]
+    }
+
+    /// Return the first words of the index log's records of an entry.
+    pub fn record_words(&self, c: u32) -> impl Iterator<Item = u32> + use<> {
+        self.hashes(c).into_iter().flat_map(words_of)
+    }
+
+    /// Return the first of the entry's shard copies.
+    pub fn first_copy(&self, c: u32) -> ShardCopy {
+        self.recs[c as usize].head()
+    }
+
+    /// Return whether the entry has no children.
+    pub fn is_leaf(&self, c: u32) -> bool {
+        self.recs[c as usize].child() == NONE
+    }
+
+    /// Return whether sequences refer to the entry.
+    pub fn is_active(&self, c: u32) -> bool {
+        self.recs[c as usize].listed() == Listed::Active
+    }
+
+    /// Return whether all shards have their part of an entry: lookups find it. A free record is not whole.
+    pub fn is_whole(&self, c: u32) -> bool {
+        self.copies(c).all == self.shards
+    }
+
+    /// Return a number that all ids are below: entries, and free records.
+    pub fn ids(&self) -> usize {
+        self.recs.len()
+    }
+
     /// Return how many shard copies the entry has.
     pub fn copies(&self, c: u32) -> CopyCounts {
-        if self.several {
+        if self.shards > 1 {
             return self.copies[c as usize];
         }
         let rec = &self.recs[c as usize];
@@ -393,25 +320,32 @@ impl Index {
     fn change(&mut self, c: u32, change: impl Fn(&mut CopyCounts)) {
         let mut copies = self.copies(c);
         change(&mut copies);
-        if self.several {
+        if self.shards > 1 {
             self.copies[c as usize] = copies;
         }
-        let listed = match copies {
-            CopyCounts { active: 1.., .. } => Listed::Active,
-            CopyCounts { with_block: 0, all: 1.., .. } => Listed::IndexOnly,
-            _ => Listed::Idle,
-        };
-        self.relist(c, listed);
+        self.relist(c, copies.listed());
     }
 
-    /// Make `copy` the first of the chain. The caller has linked `copy` to the previous first.
-    pub fn add_copy(&mut self, c: u32, copy: ShardCopy) {
+    /// Make `copy` the first of the chain. Return the previous first, to which the caller links `copy`.
+    pub fn add_copy(&mut self, c: u32, copy: ShardCopy) -> ShardCopy {
+        let previous = self.recs[c as usize].head();
         // Count before setting the head: counts derived from the head would include the new copy twice.
         self.change(c, |copies| {
             copies.all += 1;
             copies.with_block += u16::from(!copy.is_index_only());
         });
         self.recs[c as usize].set_head(copy);
+        previous
+    }
+
+    /// Replace the shard copy `old` by `new`. The caller has linked `new` to the successor of `old`, and links the copy before `old`, if
+    /// there is one, to `new`.
+    pub fn replace_copy(&mut self, c: u32, old: ShardCopy, new: ShardCopy) {
+        let has_block = |copy: ShardCopy| u16::from(copy.block().is_some());
+        self.change(c, |copies| copies.with_block = copies.with_block + has_block(new) - has_block(old));
+        if self.first_copy(c) == old {
+            self.recs[c as usize].set_head(new);
+        }
     }
 
     /// Count one more shard copy that sequences refer to.
@@ -425,40 +359,28 @@ impl Index {
         self.change(c, |copies| copies.active -= 1);
     }
 
-    /// A shard copy has lost its block. The caller then replaces it in the chain.
-    pub fn block_dropped(&mut self, c: u32) {
-        self.change(c, |copies| copies.with_block -= 1);
-    }
-
-    /// A shard copy gets a block. The caller then replaces it in the chain.
-    pub fn block_given(&mut self, c: u32) {
-        self.change(c, |copies| copies.with_block += 1);
-    }
-
     /// Begin a use of the entry: it is looked up or recomputed.
     pub fn begin_use(&mut self, c: u32) {
-        self.recs[c as usize].sibling |= IN_USE;
+        self.recs[c as usize].begin_use();
     }
 
     /// End a sequence's use of the entry, which has `position` tokens before it. Overlapping uses by several sequences count as
     /// one.
     pub fn end_use(&mut self, c: u32, position: u64, priority: Priority) {
         let rec = self.recs[c as usize];
-        if rec.sibling & IN_USE == 0 || rec.listed() != Listed::Active {
+        if !rec.is_in_use() || rec.listed() != Listed::Active {
             return;
         }
         let queue = self.order.used(Use {
             hash: rec.hash(),
             id: c,
-            parent: rec.parent,
+            parent: rec.parent(),
             position,
-            before: (rec.sibling & KNOWN != 0).then(|| rec.queue()),
+            before: rec.known_queue(),
             end: rec.child() == NONE,
             priority,
         });
-        let rec = &mut self.recs[c as usize];
-        rec.sibling = rec.sibling & !IN_USE | KNOWN;
-        rec.set_queue(queue);
+        self.recs[c as usize].end_use(queue);
     }
 
     /// Move the entry to the end of its queue because it is wanted.
@@ -467,6 +389,14 @@ impl Index {
         if matches!(listed, Listed::Idle | Listed::IndexOnly) {
             self.leave(c);
             self.enter(c, listed, self.order.now());
+        }
+    }
+
+    /// Move the entry and its ancestors to the ends of their queues.
+    pub fn touch_prefix(&mut self, mut c: u32) {
+        while c != NONE {
+            self.touch(c);
+            c = self.parent(c);
         }
     }
 
@@ -482,7 +412,7 @@ impl Index {
 
     /// Pin the prefix that ends with `end`, unless this or the entries pinned before would be more than `max`. Return whether it is
     /// pinned.
-    pub fn pin(&mut self, end: u32, max: u32) -> bool {
+    fn pin(&mut self, end: u32, max: u32) -> bool {
         if self.pinned.contains(&end) {
             return true;
         }
@@ -498,13 +428,13 @@ impl Index {
                 self.recs[c as usize].set_listed(listed);
             }
             *self.pins.entry(c).or_default() += 1;
-            c = self.recs[c as usize].parent;
+            c = self.parent(c);
         }
         true
     }
 
     /// Unpin the prefix that ends with `end`. Return false if it was not pinned.
-    pub fn unpin(&mut self, end: u32) -> bool {
+    fn unpin(&mut self, end: u32) -> bool {
         if self.pinned.is_empty() || !self.pinned.remove(&end) {
             return false;
         }
@@ -517,13 +447,38 @@ impl Index {
                     self.enter(c, self.recs[c as usize].listed(), self.order.now());
                 }
             }
-            c = self.recs[c as usize].parent;
+            c = self.parent(c);
         }
         true
     }
 
-    /// Check that the pins of each entry are the pinned prefixes that it is part of.
-    pub fn check_pins(&self) -> Result<(), String> {
+    /// Pin or unpin the prefix that ends with a cached block. At most `max` entries are pinned.
+    pub fn set_pinned(&mut self, hash: u128, pinned: bool, max: u32) {
+        match self.find(hash) {
+            Some(c) if pinned => self.pin(c, max),
+            Some(c) => self.unpin(c),
+            None => false,
+        };
+    }
+
+    /// Check that each entry is found by its hash, has a parent, is in the list that its copies require, and has the pins of the
+    /// pinned prefixes that it is part of.
+    pub fn check(&self) -> Result<(), String> {
+        let mut counted = [0u32; 2];
+        for c in self.live() {
+            let (rec, listed) = (&self.recs[c as usize], self.copies(c).listed());
+            let above = self.recs.get(rec.parent() as usize).is_some_and(|above| above.listed() != Listed::Free);
+            if rec.listed() != listed || self.find(rec.hash()) != Some(c) || rec.parent() != NONE && !above {
+                return Err(format!("entry {c} is not found by its hash, has no parent or is not {listed:?}: {rec:?}"));
+            }
+            if listed != Listed::Active && !self.is_pinned(c) {
+                counted[usize::from(listed == Listed::IndexOnly)] += 1;
+            }
+        }
+        let lists = [self.order.idle.len(), self.order.index_only.len()];
+        if lists != counted {
+            return Err(format!("entries idle, index-only: {lists:?}, counted {counted:?}"));
+        }
         let mut counted: BTreeMap<u32, u32> = BTreeMap::new();
         for c in self.pinned.iter().flat_map(|&end| self.prefix(end)) {
             *counted.entry(c).or_default() += 1;
@@ -542,8 +497,48 @@ impl Index {
     /// Iterate over an entry and its ancestors.
     pub fn prefix(&self, end: u32) -> impl Iterator<Item = u32> + '_ {
         std::iter::successors(Some(end).filter(|&c| c != NONE), |&c| {
-            Some(self.recs[c as usize].parent).filter(|&above| above != NONE)
+            Some(self.parent(c)).filter(|&above| above != NONE)
         })
+    }
+
+    /// Advance the wall clock; call it before the next use.
+    pub fn advance(&mut self, now_us: u64) {
+        self.order.advance(now_us);
+    }
+
+    /// Change the eviction policy. Entries stay in their queues until their next use.
+    pub fn configure(&mut self, now_us: u64, policy: Eviction, retention: Retention) {
+        self.order.configure(now_us, policy, retention);
+    }
+
+    /// Set the capacity in entries: of all tiers, and of host memory alone (0 if host memory is the only tier).
+    pub fn set_capacity(&mut self, entries: u64, host: u64) {
+        self.order.set_size(entries, host);
+    }
+
+    /// Set the time to load an entry from the lowest tier, in microseconds.
+    pub fn set_load_us(&mut self, us: f64) {
+        self.order.costs.set_load(us);
+    }
+
+    /// Return an unreferenced entry that has not been used for a whole TTL.
+    pub fn expired(&mut self) -> Option<u32> {
+        self.order.expired()
+    }
+
+    /// Return when such an entry may exist, in microseconds; 0: now.
+    pub fn expires_us(&self) -> Option<u64> {
+        self.order.expires_us()
+    }
+
+    /// Return the estimates of the ghost caches.
+    pub fn advice(&self) -> Advice {
+        self.order.advice()
+    }
+
+    /// Return the number of unreferenced index-only entries that are not pinned.
+    pub fn index_only_len(&self) -> u32 {
+        self.order.index_only.len()
     }
 
     /// Return the entry to evict first: one with a block, or one without.
@@ -556,15 +551,19 @@ impl Index {
         }
     }
 
-    /// Return the entry to evict first of those without a block.
-    pub fn first_index_only(&mut self) -> Option<u32> {
-        self.order.first()[1].map(|f| f.at)
+    /// Return the entry to evict first of those with a block, or of those without one.
+    pub fn first_of(&mut self, index_only: bool) -> Option<u32> {
+        self.order.first()[usize::from(index_only)].map(|f| f.at)
     }
 
-    /// Return unreferenced entries with a block, starting with the one to evict first; some appear twice.
-    pub fn eviction_candidates(&mut self) -> impl Iterator<Item = u32> + '_ {
-        let first = self.order.first()[0].map_or(NONE, |f| f.at);
-        self.order.idle.iter_from(&self.recs, first)
+    /// Return the unreferenced entries from `first` on: those with a block, or those without one, as `first` is. Some appear twice.
+    pub fn order_from(&self, first: u32) -> impl Iterator<Item = u32> + '_ {
+        let queues = if self.recs[first as usize].listed() == Listed::IndexOnly {
+            &self.order.index_only
+        } else {
+            &self.order.idle
+        };
+        queues.iter_from(&self.recs, first)
     }
 
     /// Return unreferenced entries with a block, each queue from its least recently used on.
@@ -584,26 +583,82 @@ impl Index {
     pub fn next_leaf(&mut self, c: u32) -> u32 {
         let from = if self.descent.0 == c && self.descent.1 != NONE { self.descent.1 } else { c };
         let leaf = self.leaf_of(from);
-        self.descent = (c, if leaf == c { NONE } else { self.recs[leaf as usize].parent });
+        self.descent = (c, if leaf == c { NONE } else { self.parent(leaf) });
         leaf
+    }
+
+    /// Return the leaf to evict next of a cached block and its descendants. `None` if the block is in use or pinned, as the ancestors of
+    /// such a block are, or is not cached.
+    pub fn evictable_leaf(&mut self, hash: u128) -> Option<u32> {
+        let c = self.find(hash).filter(|&c| !self.is_active(c) && !self.is_pinned(c))?;
+        Some(self.next_leaf(c))
+    }
+
+    /// Return the next entry after `c` in a walk over all descendants of `top`, parents first.
+    pub fn next_below(&self, c: u32, top: u32) -> Option<u32> {
+        match self.recs[c as usize].child() {
+            NONE => self.next_beside(c, top),
+            child => Some(child),
+        }
+    }
+
+    /// Like `next_below`, but skip the descendants of `c`.
+    pub fn next_beside(&self, mut c: u32, top: u32) -> Option<u32> {
+        while c != top {
+            let rec = &self.recs[c as usize];
+            if rec.elder() != NONE {
+                return Some(rec.elder());
+            }
+            c = rec.parent();
+        }
+        None
+    }
+
+    /// Return why lookups do not find the block with this hash; `None` if they find it.
+    pub fn absence(&self, hash: u128, now_us: u64) -> Option<Absence> {
+        let of = |cause, at_us| Absence { cause, tier: None, with_ancestor: false, at_us };
+        match self.find(hash) {
+            Some(c) if self.is_whole(c) => None,
+            Some(_) => Some(of(Cause::Incomplete, now_us)),
+            None => {
+                let unknown = || of(Cause::NeverStored, self.absences.known_since_us());
+                Some(self.absences.of(hash).unwrap_or_else(unknown))
+            }
+        }
+    }
+
+    /// Return the time since which no block that left, or was not stored, has been forgotten.
+    pub fn absences_known_since_us(&self) -> u64 {
+        self.absences.known_since_us()
+    }
+
+    /// Note that a block did not become cached. It may be cached all the same, by another request.
+    pub fn note_absent(&mut self, hash: u128, cause: Cause, now_us: u64) {
+        if self.find(hash).is_none() {
+            self.absences.note(hash, Absence { cause, tier: None, with_ancestor: false, at_us: now_us });
+        }
     }
 
     pub fn live_len(&self) -> u32 {
         self.recs.len() as u32 - self.free.len
     }
 
+    /// Return the bytes of all its tables, from their allocated capacities.
     pub fn bytes(&self) -> usize {
+        self.table_bytes() + self.order.bytes() + self.absences.bytes()
+    }
+
+    /// Return the bytes of the tables of entries alone.
+    pub fn table_bytes(&self) -> usize {
         self.recs.capacity() * size_of::<CacheEntry>()
             + self.copies.capacity() * size_of::<CopyCounts>()
             + self.table.capacity() * size_of::<u32>()
     }
 
-    pub fn live(&self) -> impl Iterator<Item = (u32, &CacheEntry)> {
-        self.recs.iter().enumerate().filter(|(_, c)| c.listed() != Listed::Free).map(|(i, c)| (i as u32, c))
+    pub fn live(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.recs.len() as u32).filter(|&c| self.recs[c as usize].listed() != Listed::Free)
     }
 }
-
-const _: () = assert!(IDS_MAX <= 1 << LISTED);
 
 #[cfg(test)]
 mod tests {
@@ -636,7 +691,8 @@ mod tests {
                         let leaf = index.next_leaf(c);
                         prop_assert_eq!(index.recs[leaf as usize].child(), NONE);
                         model.remove(&index.recs[leaf as usize].hash());
-                        index.remove(leaf);
+                        let why = Absence { cause: Cause::Operator, tier: None, with_ancestor: false, at_us: 0 };
+                        index.remove(leaf, why);
                     },
                     4 => if let Some((c, active, false)) = model.get_mut(&h) {
                         if *active {
@@ -649,8 +705,8 @@ mod tests {
                         *active = !*active;
                     },
                     5 => if let Some((c, false, index_only)) = model.get_mut(&h) {
-                        if *index_only { index.block_given(*c) } else { index.block_dropped(*c) }
-                        index.recs[*c as usize].set_head(if *index_only { ShardCopy::Block(7) } else { ShardCopy::IndexOnly(7) });
+                        let (block, slot) = (ShardCopy::Block(7), ShardCopy::IndexOnly(7));
+                        if *index_only { index.replace_copy(*c, slot, block) } else { index.replace_copy(*c, block, slot) }
                         *index_only = !*index_only;
                     },
                     6 => if let Some(c) = index.find(h) { index.touch(c) },
@@ -664,11 +720,11 @@ mod tests {
                     let copies = index.copies(c);
                     prop_assert_eq!(copies, CopyCounts { all: 1, with_block: u16::from(!index_only), active: u16::from(active) });
                 }
-                let order = &index.order;
-                let listed = |queues: &crate::evict::Queues| queues.iter(&index.recs).count();
-                prop_assert_eq!(listed(&order.idle), model.values().filter(|m| !m.1 && !m.2).count());
-                prop_assert_eq!(listed(&order.index_only), model.values().filter(|m| !m.1 && m.2).count());
-                prop_assert_eq!(order.idle.len() as usize, listed(&order.idle));
+                for (queues, index_only) in [(&index.order.idle, false), (&index.order.index_only, true)] {
+                    let listed = queues.iter_from(&index.recs, NONE).count();
+                    prop_assert_eq!(listed, model.values().filter(|m| !m.1 && m.2 == index_only).count());
+                    prop_assert_eq!(queues.len() as usize, listed);
+                }
             }
         }
     }

@@ -1,7 +1,6 @@
 //! CPU use of an idle daemon.
 
-use super::BenchError;
-use super::engine::Engine;
+use super::{BenchError, Engine};
 use crate::private_daemon::PrivateDaemon;
 use std::time::{Duration, Instant};
 
