@@ -100,6 +100,14 @@ pub fn core() -> Result<Report, BenchError> {
     core::measure()
 }
 
+/// Return what no machine changes of this measurement: hashes of the core's actions, counts and bytes, a line each.
+///
+/// # Errors
+/// Those of [`core`].
+pub fn core_counts() -> Result<String, BenchError> {
+    core::counts()
+}
+
 /// Run a benchmark and print its figures. A missed target is shown but is not an error, because machines differ.
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {

@@ -2,8 +2,8 @@
 //! configured bandwidth.
 //!
 //! `trace/` reads traces, `machine/` is the core with simulated devices, `attention/` and `requests/` drive it as an engine would
-//! and count, `chart` draws. The command line calls [`run`], and `kvtide bench attention` uses `machine/`. Nothing else may use
-//! this module, and it does not depend on the daemon.
+//! and count, `chart` draws. The command line calls [`run`], tests call [`told`], and `kvtide bench attention` uses `machine/`.
+//! Nothing else may use this module, and it does not depend on the daemon.
 
 mod attention;
 mod chart;
@@ -11,8 +11,6 @@ mod error;
 pub(crate) mod machine;
 mod progress;
 mod requests;
-#[cfg(test)]
-mod tests;
 pub mod trace;
 
 pub use error::ReplayError;
@@ -25,10 +23,12 @@ use std::process::ExitCode;
 const NOT_RUN: u8 = 2;
 
 /// Output of a replay.
-struct Told {
-    text: String,
+#[derive(Debug)]
+pub struct Told {
+    /// The figures.
+    pub text: String,
     /// Error of a part that could not be run.
-    failed: Option<String>,
+    pub failed: Option<String>,
 }
 
 /// Flags of `kvtide replay`.
@@ -69,7 +69,11 @@ pub fn run(args: &Args) -> ExitCode {
     output::ended(written, status)
 }
 
-fn told(args: &Args) -> Result<Told, ReplayError> {
+/// Replay a trace and return the results.
+///
+/// # Errors
+/// The trace cannot be read, is broken, or does not fit the flags.
+pub fn told(args: &Args) -> Result<Told, ReplayError> {
     match &args.which {
         Which::Attention(args) => attention::run(args),
         Which::Requests(args) => Ok(Told { text: requests::run(args)?, failed: None }),

@@ -7,8 +7,13 @@ use std::alloc::System;
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
+#[path = "../../tests/frozen/mod.rs"]
+mod frozen;
+
+/// One test: allocations are counted in the whole process.
 #[test]
-fn the_core_allocates_nothing_once_it_runs_and_its_tables_are_small() {
+fn the_core_acts_as_frozen_allocates_nothing_once_it_runs_and_its_tables_are_small() {
+    frozen::compare(concat!(env!("CARGO_MANIFEST_DIR"), "/bench/core/frozen.txt"), &bench::core_counts().unwrap());
     let figures: serde_json::Value = serde_json::from_str(&bench::core().unwrap().json()).unwrap();
     assert_eq!(figures["allocations"], 0, "the core allocates on its hot path");
     assert!(figures["transitions_per_s"].as_u64().unwrap() > 0, "{figures}");

@@ -14,7 +14,7 @@ const PAIRS: usize = 5;
 pub(super) fn measure(config: &SpaceConfig, report: &mut Report) -> Result<(), BenchError> {
     let mut extra = Vec::new();
     for _ in 0..PAIRS {
-        let (without, with) = (evict_all(config, false)?, evict_all(config, true)?);
+        let (without, with) = (evict_all(config, false)?.0, evict_all(config, true)?.0);
         extra.push(with.as_nanos() as f64 - without.as_nanos() as f64);
     }
     let each = (median(&extra) / f64::from(ENTRIES)).max(0.0).round() as u64;
@@ -22,8 +22,8 @@ pub(super) fn measure(config: &SpaceConfig, report: &mut Report) -> Result<(), B
     Ok(())
 }
 
-/// Evict all entries of a space; with `follow` a relay reads all events. Return the time that it takes.
-fn evict_all(config: &SpaceConfig, follow: bool) -> Result<Duration, BenchError> {
+/// Evict all entries of a space; with `follow` a relay reads all events. Return the time that it takes, and the core.
+pub(super) fn evict_all(config: &SpaceConfig, follow: bool) -> Result<(Duration, Core), BenchError> {
     let (mut core, mut buf) = (index::core(config.clone(), ENTRIES, true)?, ActionBuf::new(512, 4096));
     let frames = vec![0; core.classes().len()];
     core.handle(1, Event::Attach { session: 0, shard: 0, lanes: 1, frames: &frames }, &mut buf)?;
@@ -65,5 +65,5 @@ fn evict_all(config: &SpaceConfig, follow: bool) -> Result<Duration, BenchError>
     if follow && events != u64::from(ENTRIES) {
         return Err(BenchError::Odd(format!("the relay read {events} of {ENTRIES} events")));
     }
-    Ok(elapsed)
+    Ok((elapsed, core))
 }

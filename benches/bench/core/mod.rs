@@ -11,6 +11,7 @@ mod index;
 use super::BenchError;
 use super::report::{Report, Target};
 use device::World;
+use kvtide_tiering::Core;
 use kvtide_tiering::api::{Limits, Plane, PlaneKind, Policy, SpaceConfig};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region};
 use std::time::{Duration, Instant};
@@ -21,6 +22,9 @@ const PLANES: u16 = 32;
 const PAGE_BYTES: u32 = 64 << 10;
 /// Blocks of all sequences together: 64 Ki tokens.
 const BLOCKS: u32 = 4096;
+const BLOCKS_MAX: u32 = BLOCKS + BLOCKS / 8;
+/// Pages that the core has tables for.
+const PAGES: u64 = BLOCKS_MAX as u64 * PLANES as u64;
 /// Sequences that share them.
 const SEQS: u32 = 8;
 /// Tier-0 frames: a tenth of the pages.
@@ -35,7 +39,7 @@ fn config() -> SpaceConfig {
         shards: 1,
         limits: Limits {
             sessions_max: 4,
-            blocks_max: BLOCKS + BLOCKS / 8,
+            blocks_max: BLOCKS_MAX,
             seqs_max: 64,
             seq_blocks_max: BLOCKS,
             lanes_max: 4,
@@ -44,7 +48,7 @@ fn config() -> SpaceConfig {
             host_bytes_max: u64::from(BLOCKS) * u64::from(PLANES) * u64::from(PAGE_BYTES) * 2,
             nvme_bytes_max: 0,
             ios_max: 64,
-            entries_max: BLOCKS + BLOCKS / 8,
+            entries_max: BLOCKS_MAX,
             log_requests_max: 16,
         },
         policy: Policy {
@@ -79,6 +83,23 @@ fn run(world: &mut World, mut round: impl FnMut(&mut World) -> Result<(), BenchE
     Ok(Load { transitions: world.core.counters().transitions - before, elapsed, allocations })
 }
 
+/// Return a world with all sequences, filled.
+fn filled() -> Result<World, BenchError> {
+    let mut world = World::new(config(), FRAMES)?;
+    for seq in 0..SEQS {
+        world.fill(seq, BLOCKS / SEQS)?;
+    }
+    Ok(world)
+}
+
+fn scan(world: &mut World) -> Result<(), BenchError> {
+    world.step(&std::array::from_fn::<u32, { SEQS as usize }, _>(|seq| seq as u32))
+}
+
+fn churn(world: &mut World) -> Result<(), BenchError> {
+    world.come_and_go(SEQS, BLOCKS / 16)
+}
+
 /// Check that the allocation counter works.
 fn check_counter() -> Result<(), BenchError> {
     let region = Region::new(&INSTRUMENTED_SYSTEM);
@@ -92,19 +113,13 @@ fn check_counter() -> Result<(), BenchError> {
 /// Run the benchmark.
 pub(super) fn measure() -> Result<Report, BenchError> {
     check_counter()?;
-    let mut world = World::new(config(), FRAMES)?;
-    let each = BLOCKS / SEQS;
-    for seq in 0..SEQS {
-        world.fill(seq, each)?;
-    }
-    let seqs: Vec<u32> = (0..SEQS).collect();
-    let scan = run(&mut world, |world| world.step(&seqs))?;
-    let churn = run(&mut world, |world| world.come_and_go(SEQS, BLOCKS / 16))?;
+    let mut world = filled()?;
+    let scan = run(&mut world, scan)?;
+    let churn = run(&mut world, churn)?;
     let rate = |load: &Load| (load.transitions as f64 / load.elapsed.as_secs_f64()) as u64;
     let (transitions, elapsed) = (scan.transitions + churn.transitions, scan.elapsed + churn.elapsed);
     let both = Load { transitions, elapsed, allocations: scan.allocations + churn.allocations };
-    let pages = u64::from(config().limits.blocks_max) * u64::from(PLANES);
-    let per_page = world.core.metadata_bytes() as u64 / pages;
+    let per_page = metadata_bytes_per_page(&world.core);
     let mut report = Report::default();
     let at_least = Some(Target::AtLeast(3e6));
     report.count("transitions_per_s", "page state transitions, one thread", rate(&both), "/s", at_least);
@@ -113,29 +128,45 @@ pub(super) fn measure() -> Result<Report, BenchError> {
     index::measure(config(), &mut report)?;
     feed::measure(&config(), &mut report)?;
     report.note(format!(
-        "scan alone {}/s, churn alone {}/s; {pages} pages, {FRAMES} frames",
+        "scan alone {}/s, churn alone {}/s; {PAGES} pages, {FRAMES} frames",
         rate(&scan),
         rate(&churn)
     ));
     Ok(report)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A refactoring must not change the core's actions. The test compares a hash of all actions of both loads.
-    #[test]
-    fn both_loads_cause_the_same_actions_as_ever() {
-        let mut world = World::new(config(), FRAMES).expect("a world");
-        let each = BLOCKS / SEQS;
-        (0..SEQS).for_each(|seq| world.fill(seq, each).expect("it is filled"));
-        let seqs: Vec<u32> = (0..SEQS).collect();
-        for _ in 0..3 {
-            world.step(&seqs).expect("a step");
-            world.come_and_go(SEQS, BLOCKS / 16).expect("it comes and goes");
-        }
-        let trace = world.core.trace();
-        assert_eq!((trace.actions(), format!("{:016x}", trace.hash())), (677_513, "1a0fc7e095f18953".into()));
+/// Return what no machine changes, a line each: what the core did in each load, and the bytes of its tables.
+pub(super) fn counts() -> Result<String, BenchError> {
+    check_counter()?;
+    let mut world = filled()?;
+    let mut lines = vec![acted("fill", &world.core)];
+    scan(&mut world)?;
+    lines.push(acted("scan", &world.core));
+    churn(&mut world)?;
+    lines.push(acted("churn", &world.core));
+    let region = Region::new(&INSTRUMENTED_SYSTEM);
+    for _ in 0..2 {
+        scan(&mut world)?;
+        churn(&mut world)?;
     }
+    let stats = region.change();
+    lines.push(acted("both twice", &world.core));
+    lines.push(format!("both twice: {} allocations", stats.allocations + stats.reallocations));
+    lines.push(format!("metadata: {} bytes/page", metadata_bytes_per_page(&world.core)));
+    let restored = index::core(config(), index::ENTRIES, true)?;
+    lines.push(acted("restore", &restored));
+    lines.push(format!("restore: {:.2} bytes/block", restored.index_bytes() as f64 / f64::from(index::ENTRIES)));
+    lines.push(acted("evict", &feed::evict_all(&config(), false)?.1));
+    lines.push(acted("evict, followed", &feed::evict_all(&config(), true)?.1));
+    lines.push(format!("index: {:.2} bytes/block", index::bytes_per_block()?));
+    Ok(lines.join("\n") + "\n")
+}
+
+fn acted(load: &str, core: &Core) -> String {
+    let (trace, transitions) = (core.trace(), core.counters().transitions);
+    format!("{load}: {} actions, hash {:016x}, {transitions} transitions", trace.actions(), trace.hash())
+}
+
+fn metadata_bytes_per_page(core: &Core) -> u64 {
+    core.metadata_bytes() as u64 / PAGES
 }

@@ -103,6 +103,8 @@ struct Chaos {
     /// Blocks of the engines' own memory in use, and the number of loaded ones.
     engine_blocks: u32,
     loaded: u64,
+    /// Actions and final figures of the cores that have ended.
+    hashes: [u64; 2],
 }
 
 fn geometry(rng: &mut Rng) -> SpaceConfig {
@@ -196,6 +198,7 @@ impl Chaos {
             leases: BTreeMap::new(),
             engine_blocks: 0,
             loaded: 0,
+            hashes: [0; 2],
         };
         c.node_frames = c.w.node_frames.clone();
         for s in 0..SESSIONS {
@@ -697,32 +700,34 @@ impl Chaos {
     }
 }
 
-/// Hash of all actions, requests answered, publishes stored, blocks that restarts recovered, shrinks of tier 0, pages shown in
-/// place, blocks loaded into an engine's own memory.
-fn run(seed: u64, acts: u32) -> [u64; 7] {
+/// Hashes of all actions and of the final figures, requests answered, publishes stored, blocks that restarts recovered, shrinks of
+/// tier 0, pages shown in place, blocks loaded into an engine's own memory.
+fn run(seed: u64, acts: u32) -> [u64; 8] {
     let mut c = Chaos::new(seed);
     for _ in 0..acts {
         c.act();
         c.verify();
     }
     c.finish();
-    [c.w.core.trace().hash(), c.done, c.stored, c.restored, c.shrunk, c.w.core.counters().shown_in_place, c.loaded]
+    c.end_core();
+    let [actions, state] = c.hashes;
+    [actions, state, c.done, c.stored, c.restored, c.shrunk, c.w.core.counters().shown_in_place, c.loaded]
 }
 
 #[test]
-fn chaos() {
+fn chaos_acts_as_frozen() {
     let env = |name: &str, or: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(or);
     let (from, seeds) = (env("CHAOS_SEED", 1), env("CHAOS_SEEDS", 40));
     let (mut stored, mut restored, mut shrunk, mut shown, mut loaded) = (0, 0, 0, 0, 0);
     let mut hashes = String::new();
     for seed in from..from + seeds {
         let r = std::panic::catch_unwind(|| run(seed, 3000));
-        let Ok([hash, _, s, b, t, w, l]) = r else {
+        let Ok([hash, state, _, s, b, t, w, l]) = r else {
             panic!("replay with CHAOS_SEED={seed} CHAOS_SEEDS=1 cargo test -p kvtide-tiering --test chaos chaos");
         };
         (stored, restored, shrunk, shown) = (stored + s, restored + b, shrunk + t, shown + w);
         loaded += l;
-        hashes += &format!("{seed} {hash:016x}\n");
+        hashes += &format!("{seed} {hash:016x} {state:016x}\n");
     }
     if from == 1 && seeds == 40 {
         frozen::compare(&hashes);

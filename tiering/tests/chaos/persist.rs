@@ -76,6 +76,7 @@ impl Chaos {
             }
         }
         let reachable = self.w.log.reachable().len();
+        self.end_core();
         self.w.restart(self.node_frames.clone());
         let restored = self.w.core.counters().restored;
         assert!(restored as usize <= reachable, "{restored} contents restored of {reachable}");

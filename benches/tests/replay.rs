@@ -1,10 +1,16 @@
 //! Whole replays of small traces.
 
-use super::*;
 use clap::Parser;
+use kvtide_bench::replay::{Args, ReplayError, told};
 use serde_json::Value;
 use std::io::Write;
 use tempfile::NamedTempFile;
+
+#[path = "../replay/trace/fixture.rs"]
+#[allow(dead_code)] // its sizes are for the tests of the reader
+mod fixture;
+#[path = "../../tests/frozen/mod.rs"]
+mod frozen;
 
 #[derive(Parser)]
 struct Line {
@@ -107,7 +113,7 @@ fn a_broken_trace_is_named_with_its_place() {
     let trace = scratch(b"{\"timestamp\": 0, \"hash_ids\": [1]}\n{\"timestamp\": 0, \"has");
     let error = replay("requests", &trace, &[]).expect_err("cut off").to_string();
     assert!(error.contains(&format!("{}: line 2: ", trace.path().display())), "{error}");
-    let whole = trace::fixture::file(&[]);
+    let whole = fixture::file(&[]);
     let trace = scratch(&whole[..whole.len() - 100]);
     let error = replay("attention", &trace, &[]).expect_err("cut off").to_string();
     assert!(error.contains(&format!("{}: byte {}: ", trace.path().display(), whole.len() - 100)), "{error}");
@@ -118,7 +124,7 @@ fn a_broken_trace_is_named_with_its_place() {
 
 #[test]
 fn attention_is_replayed_alike_twice_and_within_what_can_be() {
-    let trace = scratch(&trace::fixture::file(&[]));
+    let trace = scratch(&fixture::file(&[]));
     let run = || json("attention", &trace, &["--capacity-percent", "25"]);
     let figures = run();
     assert_eq!(figures, run(), "the same trace, the same figures");
@@ -143,22 +149,19 @@ fn attention_is_replayed_alike_twice_and_within_what_can_be() {
     assert!(number(&figures, "digest_percent") <= 5.0);
 }
 
-/// A refactoring must not change any figure. After an intended change, write the file again with KVTIDE_FREEZE=1.
+/// A refactoring must not change any figure.
 #[test]
-fn figures_are_those_of_before() {
+fn figures_are_as_frozen() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/replay/frozen.json");
     let chats = scratch(include_bytes!("../../ffi/python/e2e/trace.jsonl"));
-    let attention = scratch(&trace::fixture::file(&[]));
+    let attention = scratch(&fixture::file(&[]));
     let now = serde_json::json!({
         "requests": json("requests", &chats, &["--all", "--capacity-percent", "5,20,50"]),
         "admissions": json("requests", &chats, &["--admissions", "--capacity-percent", "20"]),
         "attention": json("attention", &attention, &["--capacity-percent", "25"]),
     });
-    if std::env::var_os("KVTIDE_FREEZE").is_some() {
-        let text = serde_json::to_string_pretty(&now).expect("JSON") + "\n";
-        std::fs::write(file, text).expect("the source tree can be written");
-    }
-    let before: Value = serde_json::from_slice(&std::fs::read(file).expect(file)).expect("JSON");
+    let text = serde_json::to_string_pretty(&now).expect("JSON") + "\n";
+    let before: Value = serde_json::from_str(&frozen::recorded(file, &text)).expect("JSON");
     let mut differ = Vec::new();
     compare(&before, &now, String::new(), &mut differ);
     assert!(differ.is_empty(), "other figures than {file}: {differ:#?}");
@@ -190,7 +193,7 @@ fn compare(before: &Value, now: &Value, path: String, differ: &mut Vec<String>) 
 
 #[test]
 fn where_everything_fits_nothing_is_moved_or_waited_for() {
-    let trace = scratch(&trace::fixture::file(&[]));
+    let trace = scratch(&fixture::file(&[]));
     let figures = json("attention", &trace, &["--capacity-percent", "100"]);
     assert!((number(&figures, "mass_recall") - 1.0).abs() < 0.01, "{figures}");
     assert_eq!((number(&figures, "prefetched_bytes"), number(&figures, "stall_us_per_token")), (0.0, 0.0), "{figures}");
@@ -199,7 +202,7 @@ fn where_everything_fits_nothing_is_moved_or_waited_for() {
 /// In simulated time: bytes moved by the shipped core's plan, compared with the minimum of any plan for a scan.
 #[test]
 fn exact_moves_little_more_than_a_cyclic_scan_must() {
-    let trace = scratch(&trace::fixture::file(&[]));
+    let trace = scratch(&fixture::file(&[]));
     let exact = |more: &[&str]| json("attention", &trace, more)["exact"].clone();
     let mut before = f64::INFINITY;
     for percent in ["12.5", "25", "50"] {
