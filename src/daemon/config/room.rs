@@ -52,7 +52,10 @@ pub(super) fn disk(
     let region = slab.unwrap_or_else(|| constants::default_nvme_slab(room.free));
     let most = Superblock::largest(0, room.free, region);
     let most = most.map_err(|error| {
-        io::Error::other(format!("{} bytes are free beyond reserve_free = {reserve}: {error}", room.free))
+        io::Error::other(format!(
+            "{} bytes are free beyond reserve_free = {reserve}. Free some, lower reserve_free, or mount a drive there ({error})",
+            room.free
+        ))
     })?;
     // Whole slabs of the size that this capacity has by default, so that the store which is made has this capacity.
     let slab = slab.unwrap_or_else(|| constants::default_nvme_slab(most.capacity_bytes()));

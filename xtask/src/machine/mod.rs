@@ -15,6 +15,8 @@ const PACKAGES: &str = "systemd,systemd-sysv,dbus,passwd,libgcc-s1,python3,rpm";
 pub const RELEASE: &str = "bookworm";
 /// Where the checkout is in the machine.
 pub const CHECKOUT: &str = "/src/kvtide";
+/// Size of the file system of its state, of which it takes what it writes.
+const STATE_BYTES: u64 = 32 << 30;
 /// Limits in which it starts and ends. One question about its state has a limit of its own, because systemd may not answer.
 const BOOT: Duration = Duration::from_secs(120);
 const ANSWER: &str = "30s";
@@ -36,9 +38,15 @@ impl Machine {
     pub fn boot() -> Result<Machine, Error> {
         let debian = debian()?;
         let state = target().join("machine-state");
-        let _ = fs::remove_dir_all(&state);
+        forget(&state); // of a run that was killed
         let failed = |e| Error::Start(format!("prepare {}", state.display()), e);
         fs::create_dir_all(&state).map_err(failed)?;
+        // A file system of its own: sizes such as reserve_free = "20%" must not depend on how full this one is.
+        let image = state.with_extension("img");
+        File::create(&image).and_then(|file| file.set_len(STATE_BYTES)).map_err(failed)?;
+        run(Command::new("mkfs.ext4").arg("-q").arg(&image))?;
+        run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&state))?;
+        fs::remove_dir(state.join("lost+found")).map_err(failed)?; // the service's directory begins empty
         let log = File::create(target().join("machine.log")).map_err(failed)?;
         let version = Command::new("systemd-nspawn").arg("--version").stdout(Stdio::null()).status();
         version.map_err(|e| missing("systemd-nspawn", "systemd-container", e))?;
@@ -138,8 +146,15 @@ impl Drop for Machine {
         }
         let _ = self.nspawn.kill();
         let _ = self.nspawn.wait();
-        let _ = fs::remove_dir_all(&self.state);
+        forget(&self.state);
     }
+}
+
+/// Remove the file system of a machine's state, if it is there.
+fn forget(state: &Path) {
+    let _ = Command::new("umount").arg("--lazy").arg(state).stderr(Stdio::null()).status();
+    let _ = fs::remove_file(state.with_extension("img"));
+    let _ = fs::remove_dir_all(state);
 }
 
 /// Return the path in the machine of a file of this checkout or its build.
