@@ -1,14 +1,13 @@
 //! Block copies of requests, and the jobs that execute them.
 
-use super::From;
 use crate::actions::ActionBuf;
 use crate::api::{NONE, Status};
+use crate::block_api::BlockApi;
 use crate::counters::Reason;
+use crate::index::From;
 use crate::lists::{Links, List, linked};
 use crate::mutants::{self, Mutant};
-use crate::requests::{Phase, Work};
-use crate::sessions::{JobRec, Task};
-use crate::space::Core;
+use crate::sessions::{JobRec, Phase, Task, Work};
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of blocks of a session that are being copied, or wait for it.
@@ -92,7 +91,7 @@ impl std::ops::IndexMut<u32> for BlockCopies {
 }
 
 /// Result of an attempt to send the copy of a page.
-pub(super) enum Sent {
+pub(crate) enum Sent {
     /// Sent, or no copy is needed.
     Yes,
     /// The page must wait; the following pages may not have to.
@@ -103,7 +102,7 @@ pub(super) enum Sent {
     Never(Status),
 }
 
-impl Core {
+impl BlockApi<'_> {
     /// Continue every request that copies: loads first, because requests wait for them.
     pub(crate) fn issue_copies(&mut self, s: u16, buf: &mut ActionBuf) {
         for work in [Work::Load, Work::LoadHashed, Work::Store] {
@@ -181,7 +180,7 @@ impl Core {
     }
 
     /// Send the job that copies a page between host frame `host` and the engine's block.
-    pub(super) fn send_page(&mut self, s: u16, op: u32, at: u32, job: JobRec, buf: &mut ActionBuf) {
+    pub(crate) fn send_page(&mut self, s: u16, op: u32, at: u32, job: JobRec, buf: &mut ActionBuf) {
         self.add_in_flight(self.geo.block_of(job.page));
         self.count_copy(s, job.page, true);
         let session = &mut self.sessions[usize::from(s)];
@@ -293,7 +292,7 @@ impl Core {
     }
 
     /// Keep the failed blocks of a request and free the others. The indices of the failed blocks become the completion's list.
-    pub(super) fn keep_failed(&mut self, s: u16, op: u32) {
+    pub(crate) fn keep_failed(&mut self, s: u16, op: u32) {
         let mut all = self.take_copies(s, op);
         let rec = self.sessions[usize::from(s)].ops[op];
         let (mut failed, mut first) = (List::default(), None);

@@ -1,18 +1,16 @@
 //! Load: copies blocks of a lease, or of any sequence, into an engine's own memory. Load hashed: copies cached blocks into a relay's
 //! memory, which changes as little as possible for engines.
 
-use super::block_copies::{BlockCopy, Sent};
 use crate::actions::{ActionBuf, LIST_MAX};
 use crate::api::{BlockId, IoClass, NONE, SeqId, Status};
+use crate::block_api::{BlockApi, BlockCopy, Sent};
 use crate::counters::Reason;
-use crate::pages::ShardCopy;
-use crate::plan::{Take, Want};
-use crate::requests::{Op, Ops, Phase, Work};
-use crate::sequences::HASHES_MAX;
-use crate::sessions::{JobRec, Task};
-use crate::space::{Core, Who};
+use crate::disk::HASHES_MAX;
+use crate::host::{Fetch, Take, Want};
+use crate::index::ShardCopy;
+use crate::sessions::{JobRec, Op, Phase, Task, Who, Work};
 
-impl Core {
+impl BlockApi<'_> {
     /// Copy the blocks of a sequence from index `first` on into the engine's blocks `engine`.
     pub(crate) fn load(&mut self, who: Who, (seq, first): (SeqId, u32), engine: &[u32], due: u64) {
         if engine.contains(&NONE) {
@@ -81,12 +79,6 @@ impl Core {
         self.has_read_by_hash = true;
     }
 
-    /// Return whether a read by hash is in progress.
-    pub(crate) fn reads_by_hash(&self) -> bool {
-        let reads = |ops: &Ops| ops.copying.iter(&ops.recs).any(|op| ops[op].work == Work::LoadHashed);
-        self.has_read_by_hash && self.sessions.iter().any(|session| reads(&session.ops))
-    }
-
     /// Return the block of a hash in the session's shard. An entry that is only on NVMe gets one.
     fn block_of(&mut self, s: u16, hash: u128) -> Result<BlockId, Status> {
         let shard = self.sessions[usize::from(s)].shard;
@@ -99,7 +91,7 @@ impl Core {
     }
 
     /// Send the next page of a block to load.
-    pub(super) fn scatter_next(&mut self, s: u16, op: u32, at: u32, buf: &mut ActionBuf) -> Sent {
+    pub(crate) fn scatter_next(&mut self, s: u16, op: u32, at: u32, buf: &mut ActionBuf) -> Sent {
         let copy = self.sessions[usize::from(s)].copies[at];
         let Op { ending, work, .. } = self.sessions[usize::from(s)].ops[op];
         let by_hash = work == Work::LoadHashed;
@@ -131,7 +123,7 @@ impl Core {
             self.sessions[usize::from(s)].copies[at].from_nvme = true;
             let planes = (0, self.geo.planes.len() as u16);
             let fetch = self.read_in(page, Want { class, reason, take, planes }, buf);
-            let never = fetch == crate::plan::Fetch::NoFrame && by_hash;
+            let never = fetch == Fetch::NoFrame && by_hash;
             return if never { Sent::Never(Status::NoSpace) } else { Sent::Later };
         }
         self.fetch_from_elsewhere(page, buf);
@@ -139,7 +131,7 @@ impl Core {
     }
 
     /// Record the end of the copy of one page into an engine's block.
-    pub(super) fn page_scattered(&mut self, s: u16, job: JobRec, ok: bool, status: Status) {
+    pub(crate) fn page_scattered(&mut self, s: u16, job: JobRec, ok: bool, status: Status) {
         let by_hash = self.sessions[usize::from(s)].ops[job.op].work == Work::LoadHashed;
         // A read for a relay is not a prefetch.
         if ok && self.host.set_read_ahead(job.host, false) && !by_hash {
@@ -153,7 +145,7 @@ impl Core {
     }
 
     /// Complete a request after all its blocks have arrived or failed.
-    pub(super) fn all_scattered(&mut self, s: u16, op: u32) {
+    pub(crate) fn all_scattered(&mut self, s: u16, op: u32) {
         self.release_copies(s, op);
         self.keep_failed(s, op);
     }

@@ -4,13 +4,13 @@
 //! the last cached one proves that all before it are cached.
 
 use crate::actions::ActionBuf;
-use crate::api::{BlockId, NONE, SeqId, Status};
+use crate::api::{NONE, SeqId, Status};
+use crate::block_api::BlockApi;
+use crate::blocks::{NEUTRAL_PRIORITY, Seq};
+use crate::disk::Admit;
+use crate::index::ShardCopy;
 use crate::mutants::{self, Mutant};
-use crate::pages::ShardCopy;
-use crate::requests::{Op, Phase, Work};
-use crate::sequences::Seq;
-use crate::sessions::Life;
-use crate::space::{Admit, Core, Who, Why};
+use crate::sessions::{Life, Op, Phase, Who, Work};
 use kvtide_types::LEASE_SHARE;
 
 /// Words of a lease's completion list.
@@ -33,7 +33,7 @@ pub(crate) struct Lease {
     pub lease_us: u64,
 }
 
-impl Core {
+impl BlockApi<'_> {
     /// Return how many of the hashes are cached, from the first on, complete over all shards. If all are, count only up to the last
     /// one with all its own windows cached, because a lease may be no longer. Otherwise the prefix ends at an unknown block between
     /// two hashes, and so do its windows.
@@ -115,7 +115,7 @@ impl Core {
         let until = self.now.saturating_add(lease_us).min(u64::MAX - 1);
         *self.seq_mut(s, seq) = Seq {
             live: true,
-            priority: crate::sequences::NEUTRAL_PRIORITY,
+            priority: NEUTRAL_PRIORITY,
             busy: op + 1,
             leased_until: until,
             ..Seq::default()
@@ -146,17 +146,6 @@ impl Core {
         u64::try_from(bytes * u128::from(self.cfg.policy.lease_percent) / 100).unwrap_or(u64::MAX)
     }
 
-    /// Count one more lease of a block, or one less. A block counts once, however many leases it has.
-    pub(crate) fn count_lease(&mut self, b: BlockId, more: bool) {
-        let leases = &mut self.blocks[b].leases;
-        *leases = if more { *leases + 1 } else { *leases - 1 };
-        match (more, *leases) {
-            (true, 1) => self.blocks.leased_bytes += self.bytes_of_block(b),
-            (false, 0) => self.blocks.leased_bytes -= self.bytes_of_block(b),
-            _ => {}
-        }
-    }
-
     /// Attach the chain of `count` cache entries that ends with `last`.
     fn attach_chain(&mut self, s: u16, seq: SeqId, last: u32, count: u32) -> Result<(), Status> {
         let hash = self.index.hash(last);
@@ -180,7 +169,7 @@ impl Core {
             self.set_seq_word(s, seq, i, b);
             self.set_seq_word(s, seq, count - 1 - i, a);
         }
-        let index_only = |core: &Core, i| {
+        let index_only = |core: &BlockApi<'_>, i| {
             let c = core.seq_block(s, seq, i);
             matches!(core.copy_of(c, shard), Some(ShardCopy::IndexOnly(_)))
         };
@@ -213,19 +202,6 @@ impl Core {
         self.seq_mut(s, seq).tokens = u64::from(count) * self.geo.page_tokens;
         // Windows of a shorter prefix may be gone while those of a longer one are cached.
         if self.windows_whole(s, seq, count) { Ok(()) } else { Err(Status::NotFound) }
-    }
-
-    fn lease_block(&mut self, s: u16, (seq, i): (SeqId, u32), (c, b): (u32, BlockId)) {
-        self.set_seq_word(s, seq, i, b);
-        self.blocks[b].depth = i;
-        let (hash, shard) = (self.index.hash(c), self.blocks[b].shard);
-        self.touch_entry(hash, shard);
-        self.index.begin_use(c);
-        self.counters.nvme_hits += u64::from(self.is_far(b));
-        self.add_ref(s, b);
-        self.count_lease(b, true);
-        self.persist(b, Why::Attached);
-        self.touch_block(s, b, seq);
     }
 
     /// Admit a lease if host memory can hold all its blocks. A space that is new beside full ones may be refused once, because their
@@ -291,43 +267,4 @@ impl Core {
         (Status::Ok, us(nvme, self.disk.read_rate()).max(bus) as u64)
     }
 
-    /// End expired leases, except those that a load uses.
-    pub(crate) fn end_leases(&mut self, s: u16) {
-        let session = &self.sessions[usize::from(s)];
-        if session.leases == 0 {
-            self.sessions[usize::from(s)].lease_ends_at = u64::MAX;
-            return;
-        }
-        if session.lease_ends_at > self.now {
-            return self.set_timer(session.lease_ends_at);
-        }
-        let mut next = u64::MAX;
-        for seq in 0..self.sessions[usize::from(s)].seqs.len() as u32 {
-            let q = self.sessions[usize::from(s)].seqs[seq as usize];
-            if !q.live || !q.is_lease() {
-                continue;
-            }
-            let is_copied = self.is_copied(s, seq) && !mutants::on(Mutant::LeaseEndsUnderLoad);
-            if q.leased_until <= self.now && !is_copied {
-                self.counters.leases_expired += 1;
-                self.seq_drop(s, seq);
-            } else {
-                next = next.min(q.leased_until.max(self.now.saturating_add(LEASE_AGAIN_US)));
-            }
-        }
-        self.sessions[usize::from(s)].lease_ends_at = next;
-        if next != u64::MAX {
-            self.set_timer(next);
-        }
-    }
-
-    /// Return whether a sequence is a lease, or a lease of it is in progress.
-    pub(crate) fn is_leased(&self, s: u16, seq: SeqId) -> bool {
-        self.live_seq(s, seq).is_some_and(|q| q.leased_until != u64::MAX)
-    }
-
-    fn is_copied(&self, s: u16, seq: SeqId) -> bool {
-        let copying = &self.sessions[usize::from(s)].ops;
-        copying.copying.iter(&copying.recs).any(|op| copying[op].seq == seq)
-    }
 }

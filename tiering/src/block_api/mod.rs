@@ -15,13 +15,22 @@
 
 mod block_copies;
 mod feed;
-mod hits;
 mod load;
 mod lookup;
+mod ops;
 mod store;
 
 pub(crate) use block_copies::BlockCopies;
-pub(crate) use feed::Feed;
-use hits::From;
+use block_copies::{BlockCopy, Sent};
 pub(crate) use lookup::{LEASE_AGAIN_US, LEASE_WORDS, Lease};
 pub(crate) use store::Store;
+
+use crate::host::HostTier;
+use crate::layer::stands_on;
+
+/// The block API over the cache, for one call.
+pub(crate) struct BlockApi<'a> {
+    pub(crate) below: &'a mut HostTier,
+}
+
+stands_on!(BlockApi<'a>, HostTier);

@@ -1,14 +1,14 @@
 //! Store: copies an engine's blocks into new blocks in host frames, and publishes them under their hashes only after the copies.
 
-use super::block_copies::{BlockCopy, Sent};
 use crate::actions::ActionBuf;
 use crate::api::{BlockId, Cause, Level, NONE, Status};
+use crate::block_api::{BlockApi, BlockCopy, Sent};
+use crate::blocks::BlockState;
+use crate::disk::{Admit, HASHES_MAX};
+use crate::host::For;
+use crate::index::why_not_stored;
 use crate::mutants::{self, Mutant};
-use crate::pages::{BlockState, ShardCopy};
-use crate::requests::{Op, Phase, Work};
-use crate::sequences::HASHES_MAX;
-use crate::sessions::{JobRec, Task};
-use crate::space::{Admit, Core, For, Who, why_not_stored};
+use crate::sessions::{JobRec, Op, Phase, Task, Who, Work};
 
 /// Arguments of a store.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct Store<'a> {
     pub level: Level,
 }
 
-impl Core {
+impl BlockApi<'_> {
     pub(crate) fn store_blocks(&mut self, who: Who, store: Store<'_>, due: u64) {
         let s = who.session;
         let Store { first, parent, hashes, engine, level } = store;
@@ -63,43 +63,6 @@ impl Core {
         let ops = &mut self.sessions[usize::from(s)].ops;
         (ops[op].count, ops[op].above, ops[op].at) = (new, above, ops[op].copies.head);
         ops.enter(op, Phase::Admission);
-    }
-
-    /// Return false if the block after `parent` is known to have another index in its prefix. A parent whose copies are all on NVMe
-    /// alone has none that is known.
-    pub(crate) fn is_next(&self, s: u16, first: u32, parent: u128) -> bool {
-        let shard = self.sessions[usize::from(s)].shard;
-        match self.index.find(parent).and_then(|c| self.copy_of(c, shard)) {
-            Some(ShardCopy::Block(b)) => self.blocks[b].depth.checked_add(1) == Some(first),
-            Some(ShardCopy::IndexOnly(_) | ShardCopy::End) | None => true,
-        }
-    }
-
-    /// Iterate over the hashes of the parents of stores in progress. If such a parent is dropped, the store fails.
-    fn parents_of_stores(&self) -> impl Iterator<Item = u128> + '_ {
-        self.sessions.iter().flat_map(|session| {
-            let ops = &session.ops;
-            let under_way = ops.copying.iter(&ops.recs).chain(ops.admission.iter(&ops.recs));
-            under_way.filter(|&op| ops[op].work == Work::Store && ops[op].above != 0).map(|op| ops[op].above)
-        })
-    }
-
-    /// Return whether a cache entry is the parent of a store in progress.
-    pub(crate) fn is_parent_of_store(&self, c: u32) -> bool {
-        let hash = self.index.hash(c);
-        !mutants::on(Mutant::DropsParentsOfStores) && self.parents_of_stores().any(|above| above == hash)
-    }
-
-    /// Replace by `NONE` the entries that are the parent of a store in progress, or an ancestor of one.
-    pub(crate) fn remove_parents_of_stores(&self, entries: &mut [u32]) {
-        if entries.is_empty() || mutants::on(Mutant::DropsParentsOfStores) {
-            return;
-        }
-        for hash in self.parents_of_stores() {
-            for c in self.index.prefix(self.index.find(hash).unwrap_or(NONE)) {
-                entries.iter_mut().filter(|found| **found == c).for_each(|found| *found = NONE);
-            }
-        }
     }
 
     /// Admit a store if there is capacity: create its blocks and charge them.
@@ -143,7 +106,7 @@ impl Core {
     }
 
     /// Send the next page of a block to store.
-    pub(super) fn gather_next(&mut self, s: u16, op: u32, at: u32, buf: &mut ActionBuf) -> Sent {
+    pub(crate) fn gather_next(&mut self, s: u16, op: u32, at: u32, buf: &mut ActionBuf) -> Sent {
         let copy = self.sessions[usize::from(s)].copies[at];
         if self.sessions[usize::from(s)].ops[op].ending {
             return Sent::Never(self.sessions[usize::from(s)].ops[op].status);
@@ -171,7 +134,7 @@ impl Core {
     }
 
     /// Record the end of the copy of one page into its host frame.
-    pub(super) fn page_gathered(&mut self, job: JobRec, ok: bool) {
+    pub(crate) fn page_gathered(&mut self, job: JobRec, ok: bool) {
         self.host.count_copying(self.geo.class_of_page(job.page), false);
         let page = &mut self.pages[job.page as usize];
         page.set_copying_out(false);
@@ -191,7 +154,7 @@ impl Core {
     }
 
     /// Publish the blocks with all pages arrived, up to the first incomplete one. None of the request's jobs is in flight.
-    pub(super) fn all_gathered(&mut self, s: u16, op: u32) {
+    pub(crate) fn all_gathered(&mut self, s: u16, op: u32) {
         let rec = self.sessions[usize::from(s)].ops[op];
         let level = [Level::Published, Level::Stored, Level::Durable][rec.tokens.min(2) as usize];
         let planes = self.geo.planes.len();

@@ -1,11 +1,11 @@
 //! Consistency checks of the NVMe tier, for tests and the simulator.
 
-use super::{DiskTier, LogRequestKind, Logged, Place};
+use super::{Disk, LogRequestKind, Logged, Place};
 use crate::api::IoKind;
 use crate::error::ensure;
 use std::collections::BTreeMap;
 
-impl DiskTier {
+impl Disk {
     /// Check the counters, and that each slot is in the state that its log request, if any, requires.
     pub fn check(&self) -> Result<(), String> {
         let writes = self.transfers().filter(|t| t.kind == IoKind::Write).count() as u32;

@@ -1,6 +1,6 @@
 //! Failures of reads and writes, and the pauses that follow them.
 
-use super::DiskTier;
+use super::Disk;
 use crate::api::Status;
 use serde::{Deserialize, Serialize};
 
@@ -55,7 +55,7 @@ pub(super) fn retry_at(now_us: u64, fails: u8) -> u64 {
     now_us.saturating_add((RETRY_US << fails.min(16)).min(RETRY_MAX_US))
 }
 
-impl DiskTier {
+impl Disk {
     /// Return the failure status if no write, or no erasure of slots to be reused, has succeeded for long. No slot is committed to
     /// new requests then.
     pub fn failing(&self) -> Option<Status> {

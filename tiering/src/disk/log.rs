@@ -1,7 +1,7 @@
 //! The order in which log requests are sent, and the pauses after those that fail.
 
 use super::health::retry_at;
-use super::{DiskTier, LogRequest, LogRequestKind, Logged, Place};
+use super::{Disk, LogRequest, LogRequestKind, Logged, Place};
 use crate::api::{NONE, Status};
 use crate::error::Error;
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ pub(super) struct Log {
     pub(super) erase_at: u64,
 }
 
-impl DiskTier {
+impl Disk {
     /// Return whether erasures fail, so that slots awaiting erasure do not become free.
     pub fn is_log_stuck(&self) -> bool {
         self.log.erase_fails >= FAILING
@@ -125,7 +125,7 @@ impl DiskTier {
         self.log.flushes
     }
 
-    /// End the record in flight of a slot: `nothing` was written, or it is stale until [`DiskTier::validate_record`]. Return whether it
+    /// End the record in flight of a slot: `nothing` was written, or it is stale until [`Disk::validate_record`]. Return whether it
     /// was not stale before.
     pub fn end_record(&mut self, at: u32, nothing: bool) -> bool {
         let counts = self.logged(at) == Logged::Recording;

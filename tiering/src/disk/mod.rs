@@ -5,27 +5,43 @@
 //! what to send, and when to try again. It must not depend on sessions, requests, plans or `Core`.
 
 mod admission;
+mod admit;
+mod attach;
 mod bucket;
 mod check;
+mod give;
+mod gone;
 mod health;
+mod ids;
+mod index_only;
+mod io;
 mod log;
 mod log_requests;
+mod persist;
 mod place;
+mod publish;
+mod records;
+mod restore;
 mod slots;
 mod transfers;
 mod write_budget;
 
 pub(crate) use admission::worthy;
 pub(crate) use health::IO_TRIES;
+pub(crate) use ids::Admit;
+pub(crate) use io::IO_PAGES_MAX;
 pub(crate) use log_requests::{LogRequest, LogRequestKind};
+pub(crate) use persist::Why;
 pub(crate) use place::Choice;
+pub(crate) use publish::HASHES_MAX;
 pub(crate) use slots::{Logged, Place};
 pub(crate) use transfers::Transfer;
 pub use write_budget::BudgetReport;
 
 use crate::api::SpaceConfig;
 use crate::link::Link;
-use crate::pages::Link as CopyLink;
+use crate::index::{Link as CopyLink, PrefixIndex};
+use crate::layer::stands_on;
 use health::Health;
 use kvtide_format::SlotLayout;
 use log::Log;
@@ -35,9 +51,27 @@ use slots::{Group, Queue, Slab};
 use transfers::Transfers;
 use write_budget::WriteBudget;
 
-/// The NVMe tier of a space.
+/// NVMe: what is written there, and admission of what asks for room.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct DiskTier {
+    below: PrefixIndex,
+    /// Block ids that a request still lacks while it waits for blocks to be recorded; 0 if no request waits.
+    ids_wanted: u32,
+    /// There was a read by hash: where no relay attaches, readers are not searched for one.
+    pub(crate) has_read_by_hash: bool,
+}
+
+stands_on!(DiskTier, PrefixIndex);
+
+impl DiskTier {
+    pub fn new(below: PrefixIndex) -> DiskTier {
+        DiskTier { below, ids_wanted: 0, has_read_by_hash: false }
+    }
+}
+
+/// The slots of NVMe, and the transfers and log requests in flight.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Disk {
     /// Block or cache entry that owns the slot. For a free slot, or one queued for erasure: the next slot in its queue.
     owners: Vec<u32>,
     generations: Vec<u32>,
@@ -93,17 +127,17 @@ pub(crate) struct DiskTier {
     budget: WriteBudget,
 }
 
-impl DiskTier {
+impl Disk {
     /// Create the tier without space. Memory for all slots that the limits allow is reserved, and touched as they are granted.
     /// `windowed`: number of planes with pages that a block may lack.
-    pub fn new(cfg: &SpaceConfig, windowed: usize) -> DiskTier {
+    pub fn new(cfg: &SpaceConfig, windowed: usize) -> Disk {
         let (l, several) = (cfg.limits, cfg.shards > 1);
         let slot_bytes = SlotLayout::new(&cfg.planes).bytes();
         // At most one slot for each cache entry and block.
         let slots = (l.nvme_bytes_max / slot_bytes).min(u64::from(l.entries_max) + u64::from(l.blocks_max)) as usize;
         let if_any = |count| if l.nvme_bytes_max > 0 { count } else { 0 };
         let present_words = windowed.div_ceil(32);
-        DiskTier {
+        Disk {
             owners: Vec::with_capacity(slots),
             generations: Vec::with_capacity(slots),
             states: Vec::with_capacity(slots),

@@ -2,7 +2,7 @@
 //! complete. New chains go to the disk with the largest free share, so that disks fill evenly. The node grants disks by weight
 //! (size and speed), so shares of the granted slots follow the weights.
 
-use super::DiskTier;
+use super::Disk;
 use super::slots::Standing;
 
 /// Source of a slot.
@@ -18,7 +18,7 @@ pub(crate) enum Choice {
     Nowhere,
 }
 
-impl DiskTier {
+impl Disk {
     /// Choose the disk for a block. `preferred`: the disk of its prefix chain, if it has one. `bytes_max`: the space's NVMe limit.
     /// `urgent`: a request waits for the memory of the block, so it must not wait for the node while another disk has a slot.
     pub fn choose(&self, preferred: Option<u16>, bytes_max: u64, urgent: bool) -> Choice {

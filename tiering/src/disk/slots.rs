@@ -4,7 +4,7 @@
 //! A slot takes ten bytes of memory here. Most slots belong to index-only entries, which have nothing else in memory but their
 //! index record.
 
-use super::DiskTier;
+use super::Disk;
 use crate::api::{DiskSlot, NONE};
 use crate::error::Error;
 use crate::host::SLABS_MAX;
@@ -146,7 +146,7 @@ pub(super) struct Group {
 
 linked!(Slab.links);
 
-impl DiskTier {
+impl Disk {
     /// Ask the node for space, preferably on a given disk, unless it was asked or cannot help now. Return whether to send the
     /// question. `bytes_max`: the space's NVMe limit.
     pub fn ask(&mut self, disk: Option<u16>, bytes_max: u64) -> bool {
@@ -180,7 +180,7 @@ impl DiskTier {
     /// Add the slab that the node was asked for.
     ///
     /// # Errors
-    /// [`Error::Slab`] if it was not asked, or as for [`DiskTier::grant`].
+    /// [`Error::Slab`] if it was not asked, or as for [`Disk::grant`].
     pub fn grant_asked(&mut self, slab: u32, slots: u32, disk: u16, generation: u32) -> Result<(), Error> {
         if !self.asked {
             return Err(Error::Slab { slab, why: "grant was not requested" });
@@ -363,7 +363,7 @@ impl DiskTier {
     }
 
     /// Mark a free slot as holding a record from before the start. It has no owner yet: the caller sets one, or calls
-    /// [`DiskTier::release`].
+    /// [`Disk::release`].
     pub fn restore(&mut self, at: u32, generation: u32, shard: u16) {
         self.change_free(self.slab_of(at), false);
         self.used += 1;
@@ -695,7 +695,7 @@ mod tests {
         fn slots_are_handed_out_once_and_never_under_an_old_generation(
             ops in prop::collection::vec((0u8..9, 0u32..64), 1..300)
         ) {
-            let mut disk = DiskTier::new(&config(), 3);
+            let mut disk = Disk::new(&config(), 3);
             let (mut live, mut slabs, mut erasing) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
             let mut newest: BTreeMap<(u32, u32), u32> = BTreeMap::new();
             for (op, n) in ops {

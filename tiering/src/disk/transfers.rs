@@ -1,6 +1,6 @@
 //! Transfers in flight between host and NVMe.
 
-use super::DiskTier;
+use super::Disk;
 use crate::api::{BlockId, DiskSlot, IoClass, IoKind, NONE};
 use crate::counters::Reason;
 use crate::error::Error;
@@ -122,7 +122,7 @@ impl Transfers {
     }
 }
 
-impl DiskTier {
+impl Disk {
     /// Return whether a transfer of that class may start now; otherwise its caller waits for one to end. A quarter of the transfers
     /// is reserved for demand reads.
     pub fn may_transfer(&mut self, class: IoClass) -> bool {

@@ -1,6 +1,6 @@
 //! The write budget of a space, and the pass that decides again on blocks which it refused.
 
-use super::DiskTier;
+use super::Disk;
 use super::bucket::Bucket;
 use crate::api::{Admission, BlockId, SpaceConfig};
 use crate::evict::FrequencySketch;
@@ -67,7 +67,7 @@ impl WriteBudget {
     }
 }
 
-impl DiskTier {
+impl Disk {
     /// Count a use of a block. Return its uses before.
     pub fn count_use(&mut self, hash: u128) -> u8 {
         self.budget.frequency.touch(hash)

@@ -10,18 +10,31 @@
 //! - `drain`: the slab that is being emptied for another space
 //! - `check`: consistency of the tables
 
+mod admit;
 mod check;
+mod copy_out;
 mod demand;
 mod drain;
+mod give_back;
 mod lists;
+mod lost;
+mod read_in;
 mod slabs;
+mod take;
+mod unmap;
+mod write_back;
 
 pub(crate) use drain::Drained;
 pub(crate) use lists::HostOn;
+pub(crate) use read_in::{Fetch, Take, Want};
 pub(crate) use slabs::{SLABS_MAX, Spare};
+pub(crate) use take::For;
+pub(crate) use unmap::UNMAP_BATCH;
 
 use crate::api::NONE;
 use crate::config::Class;
+use crate::disk::DiskTier;
+use crate::layer::stands_on;
 use crate::lists::{Links, List, linked};
 use serde::{Deserialize, Serialize};
 
@@ -115,6 +128,20 @@ struct HostClass {
     cleaning: bool,
     /// Slabs with a free frame.
     open: List,
+}
+
+/// Host memory: which page gets a frame, and what leaves for it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct HostTier {
+    below: DiskTier,
+}
+
+stands_on!(HostTier, DiskTier);
+
+impl HostTier {
+    pub fn new(below: DiskTier) -> HostTier {
+        HostTier { below }
+    }
 }
 
 /// All host memory of the space.

@@ -10,11 +10,49 @@
 //! sessions or requests: its callers decide what is evicted, and tell it when copies gain or lose a block, a reference or a use.
 
 mod absences;
+mod entries;
 mod entry;
 pub mod evict;
+mod feed;
+mod hits;
+mod operator;
+mod partial;
+mod publishes;
 mod shard_copy;
+mod stores;
 mod table;
+mod why;
 
 pub use absences::Absence;
+pub(crate) use entries::EXAMINED_MAX;
+pub(crate) use feed::Feed;
+pub(crate) use hits::From;
+pub use operator::EntryStatus;
 pub(crate) use shard_copy::{IDS_MAX, Link, ShardCopy};
 pub(crate) use table::Index;
+pub(crate) use why::why_not_stored;
+
+use crate::blocks::BlockTable;
+use crate::layer::stands_on;
+use serde::{Deserialize, Serialize};
+
+/// The cache by hash: which blocks are cached, in which order they leave, and who is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct PrefixIndex {
+    below: BlockTable,
+    /// Changes of the cache for relays, while a session follows them.
+    pub(crate) feed: Option<Box<Feed>>,
+}
+
+stands_on!(PrefixIndex, BlockTable);
+
+impl PrefixIndex {
+    pub fn new(below: BlockTable) -> PrefixIndex {
+        PrefixIndex { below, feed: None }
+    }
+
+    /// Return the bytes of all tables, from their allocated capacities.
+    pub fn bytes(&self) -> usize {
+        self.below.bytes() + self.feed.as_ref().map_or(0, |feed| feed.bytes())
+    }
+}

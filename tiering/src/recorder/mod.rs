@@ -12,7 +12,7 @@ pub use recording::Recording;
 use crate::actions::ActionBuf;
 use crate::api::Event;
 use crate::error::Error;
-use crate::space::Core;
+use crate::Core;
 use codec::Input;
 
 /// Maximum bytes of one recorded input: a full list of words or hashes, and its numbers.

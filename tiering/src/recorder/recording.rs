@@ -3,7 +3,7 @@
 use super::codec::Reader;
 use crate::actions::ActionBuf;
 use crate::error::Error;
-use crate::space::Core;
+use crate::Core;
 use crate::trace::Trace;
 use serde::{Deserialize, Serialize};
 

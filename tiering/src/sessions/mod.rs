@@ -1,25 +1,83 @@
 //! Sessions: each is one shard of one engine replica, with its tier 0, jobs, sequences, lanes and pending requests.
-//!
-//! Only `space`, `sequences` and `plan` change these tables.
 
+mod complete;
+mod deadlines;
 mod jobs;
 mod lane;
+mod late;
+mod ops;
+mod wake;
 
+pub(crate) use complete::Who;
+pub(crate) use deadlines::Deadlines;
 pub(crate) use jobs::{JobRec, Jobs, Task};
 pub(crate) use lane::{Cursor, Lane};
+pub(crate) use late::{LATE_US, touches_host};
+pub(crate) use ops::{Op, Ops, Phase, Work};
 
 use crate::actions::LIST_MAX;
-use crate::api::{Limits, NONE, Policy};
+use crate::api::{Action, Limits, NONE, Policy, SpaceConfig};
 use crate::block_api::BlockCopies;
 use crate::config::Geometry;
-use crate::counters::Hits;
+use crate::counters::{Counters, Hits};
 use crate::link::Link;
 use crate::lists::List;
-use crate::pages::{Frame, On, Tier0Class};
-use crate::plan::{Prediction, ScheduledPrefetches};
-use crate::requests::Ops;
-use crate::sequences::{CHUNK, Seq};
+use crate::blocks::{CHUNK, Frame, On, Seq, Tier0Class};
+use crate::paging::{Prediction, ScheduledPrefetches};
+use crate::trace::Trace;
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+
+/// The sessions of a space, what they asked for, and what is sent to them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Sessions {
+    pub(crate) cfg: SpaceConfig,
+    pub(crate) geo: Geometry,
+    pub(crate) now: u64,
+    /// Number of announced steps over all sessions.
+    pub(crate) clock: u32,
+    pub(crate) sessions: Vec<Session>,
+    pub(crate) deadlines: Deadlines,
+    /// Earliest time at which refused jobs or parked sequences are due, in microseconds.
+    pub(crate) timer: Option<u64>,
+    /// Earliest time for the next scan for late jobs; `u64::MAX` while no job is in flight.
+    pub(crate) late_at: u64,
+    /// Actions that found no room in the caller's buffer and belong to no other queue.
+    pub(crate) actions_out: VecDeque<Action>,
+    /// Sessions with work to issue.
+    pub(crate) woken: VecDeque<u16>,
+    pub(crate) counters: Counters,
+    pub(crate) trace: Trace,
+}
+
+impl Sessions {
+    pub fn new(cfg: SpaceConfig, geo: Geometry) -> Sessions {
+        let sessions = usize::from(cfg.limits.sessions_max);
+        Sessions {
+            now: 0,
+            clock: 0,
+            sessions: vec![Session::default(); sessions],
+            deadlines: Deadlines::default(),
+            timer: None,
+            late_at: u64::MAX,
+            actions_out: VecDeque::with_capacity(sessions * 2 + 64),
+            woken: VecDeque::with_capacity(sessions),
+            counters: Counters::default(),
+            trace: Trace::default(),
+            geo,
+            cfg,
+        }
+    }
+
+    /// Return the bytes of all tables, from their allocated capacities.
+    pub fn bytes(&self) -> usize {
+        self.sessions.capacity() * size_of::<Session>()
+            + self.sessions.iter().map(Session::bytes).sum::<usize>()
+            + self.deadlines.bytes()
+            + self.actions_out.capacity() * size_of::<Action>()
+            + self.woken.capacity() * size_of::<u16>()
+    }
+}
 
 /// State of a session entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -187,7 +245,7 @@ impl Session {
         self.frames.capacity() * size_of::<Frame>()
             + self.classes.capacity() * size_of::<Tier0Class>()
             + self.jobs.recs.capacity() * size_of::<JobRec>()
-            + self.ops.recs.capacity() * size_of::<crate::requests::Op>()
+            + self.ops.recs.capacity() * size_of::<Op>()
             + self.seqs.capacity() * size_of::<Seq>()
             + self.dirs.capacity() * size_of::<u32>()
             + self.lanes.iter().map(|l| (l.batch.seqs.capacity() + l.next.seqs.capacity()) * 4).sum::<usize>()

@@ -1,0 +1,64 @@
+//! Late jobs: others stop waiting for them, and their session is charged for the memory that they hold.
+//!
+//! A copy between host and an engine's own block releases its page at its request's deadline. Its frame, once unused, is
+//! quarantined until the job ends or the process exits, and the copied bytes are discarded. A job of tier 0 keeps its page and
+//! frame. Admission no longer counts on either to free memory soon. A session ends when its late jobs hold too much.
+
+use crate::blocks::BlockTable;
+use crate::sessions::{JobRec, Phase, Task};
+
+impl BlockTable {
+    /// Mark a job of tier 0 as late.
+    pub(crate) fn job_is_late(&mut self, s: u16, slot: u32, job: JobRec) {
+        self.sessions[usize::from(s)].jobs[slot].late = true;
+        self.count_under_way(s, job, false);
+        self.charge_late(s, self.late_bytes_of(job));
+    }
+
+    /// Clear the late mark of a job of tier 0 that has ended or is abandoned.
+    pub(crate) fn in_time_again(&mut self, s: u16, slot: u32) {
+        let job = self.sessions[usize::from(s)].jobs[slot];
+        if job.late && !matches!(job.task, Task::Gather | Task::Scatter) {
+            self.sessions[usize::from(s)].jobs[slot].late = false;
+            self.count_under_way(s, job, true);
+            self.sessions[usize::from(s)].late_bytes -= self.late_bytes_of(job);
+        }
+    }
+
+    /// Add the job to the jobs that other sessions may wait for, or remove it.
+    fn count_under_way(&mut self, s: u16, job: JobRec, is: bool) {
+        if job.task == Task::CopyOut {
+            let session = &mut self.sessions[usize::from(s)];
+            let class = usize::from(session.class_of_frame(job.frame));
+            let count = &mut session.classes[class].copying_out;
+            *count = if is { *count + 1 } else { *count - 1 };
+        } else {
+            let page = if job.task == Task::CopyInAs { job.source } else { job.page };
+            self.host.count_copying(self.geo.class_of_page(page), is);
+        }
+    }
+
+    /// Release the frame of a late copy that has ended, with or without an error.
+    pub(crate) fn late_copy_ended(&mut self, s: u16, slot: u32, job: JobRec) {
+        self.end_late(job.host);
+        self.count_copy(s, job.page, false);
+        let bytes = self.late_bytes_of(job);
+        let session = &mut self.sessions[usize::from(s)];
+        session.jobs.release(slot);
+        session.late_bytes -= bytes;
+        session.ops[job.op].pending -= 1;
+        if session.ops[job.op].pending == 0 && session.ops[job.op].phase == Phase::Jobs {
+            session.ops.enter(job.op, Phase::Ready);
+        }
+    }
+
+    /// Abandon a job of a lost session. Return true for a late copy: its frame stays in quarantine until the process exits.
+    pub(crate) fn abandon_late(&mut self, s: u16, slot: u32) -> bool {
+        self.in_time_again(s, slot);
+        let job = self.sessions[usize::from(s)].jobs[slot];
+        if job.late {
+            self.sessions[usize::from(s)].late_frames.push(job.host);
+        }
+        job.late
+    }
+}

@@ -1,0 +1,103 @@
+//! Blocks: pages and where their copies are, references, committed capacity, tier-0 frames, and the block lists of sequences.
+
+mod block;
+mod charge;
+mod frame;
+mod frames;
+mod hosts;
+mod jobs;
+mod late;
+mod mapped;
+mod page;
+mod refs;
+mod sequence;
+mod sequences;
+
+pub(crate) use block::{Block, BlockState, Blocks, PersistState};
+pub(crate) use frame::{Frame, FrameState, On, Tier0Class};
+pub(crate) use frames::Pick;
+pub(crate) use jobs::NewJob;
+pub(crate) use page::Page;
+pub(crate) use sequence::{CHUNK, Chunks, NEUTRAL_PRIORITY, Seq};
+
+use crate::config::Geometry;
+use crate::disk::Disk;
+use crate::error::Error;
+use crate::host::Host;
+use crate::index::Index;
+use crate::layer::stands_on;
+use crate::sessions::Sessions;
+use crate::api::SpaceConfig;
+use serde::{Deserialize, Serialize};
+
+/// No session.
+pub(crate) const NO_SESSION: u16 = u16::MAX;
+/// No lane.
+pub(crate) const NO_LANE: u16 = u16::MAX;
+
+/// The blocks of a space, their pages, and what holds these: tier-0 frames, host frames, NVMe slots, cache entries.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct BlockTable {
+    below: Sessions,
+    pub(crate) pages: Vec<Page>,
+    pub(crate) blocks: Blocks,
+    pub(crate) chunks: Chunks,
+    pub(crate) host: Host,
+    pub(crate) disk: Disk,
+    pub(crate) index: Index,
+    /// A caller waits for a page to be invalidated in the frame that it gave up.
+    pub(crate) invalidating_wanted: bool,
+    /// Blocks that were freed, while predictions are kept about their pages.
+    freed: Option<Vec<u32>>,
+}
+
+stands_on!(BlockTable, Sessions);
+
+impl BlockTable {
+    pub fn new(cfg: SpaceConfig) -> Result<BlockTable, Error> {
+        let geo = Geometry::new(&cfg)?;
+        let l = cfg.limits;
+        // Room for two references to every block, plus one partly filled chunk for each sequence.
+        let chunks = (2 * u64::from(l.blocks_max)).div_ceil(u64::from(CHUNK))
+            + u64::from(l.seqs_max.min(l.blocks_max)) * u64::from(l.sessions_max);
+        if chunks * u64::from(CHUNK) >= u64::from(u32::MAX) {
+            return Err(Error::Config {
+                what: "blocks_max and seqs_max × sessions_max exceed the range of chunk ids",
+                value: chunks,
+            });
+        }
+        Ok(BlockTable {
+            pages: Vec::with_capacity(l.blocks_max as usize * geo.planes.len()),
+            blocks: Blocks::new(l.blocks_max),
+            chunks: Chunks::new(chunks as u32),
+            host: Host::new(geo.classes.len()),
+            disk: Disk::new(&cfg, geo.windowed.len()),
+            index: Index::new(l.entries_max, cfg.shards, cfg.page_tokens, cfg.policy.eviction, cfg.policy.retention),
+            invalidating_wanted: false,
+            freed: None,
+            below: Sessions::new(cfg, geo),
+        })
+    }
+
+    /// Return the bytes of all tables, from their allocated capacities.
+    pub fn bytes(&self) -> usize {
+        self.below.bytes()
+            + self.freed.as_ref().map_or(0, |freed| freed.capacity() * size_of::<u32>())
+            + self.pages.capacity() * size_of::<Page>()
+            + self.blocks.recs.capacity() * size_of::<Block>()
+            + self.chunks.bytes()
+            + self.host.bytes()
+            + self.disk.bytes()
+            + self.index.bytes()
+    }
+
+    /// Keep the ids of blocks that are freed from now on, for [`BlockTable::pop_freed`].
+    pub fn keep_freed(&mut self) {
+        self.freed = Some(Vec::with_capacity(self.blocks.max as usize));
+    }
+
+    /// Return the id of a block that was freed.
+    pub fn pop_freed(&mut self) -> Option<u32> {
+        self.freed.as_mut()?.pop()
+    }
+}

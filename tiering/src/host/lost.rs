@@ -1,0 +1,131 @@
+//! What a lost session leaves behind: its jobs never end, and its tier 0 is gone with its process.
+
+use crate::api::{Cause, NONE};
+use crate::blocks::{FrameState, On};
+use crate::host::HostTier;
+use crate::mutants::{self, Mutant};
+use crate::sessions::Task;
+
+impl HostTier {
+    /// Abandon jobs in flight, which never end. Their resources are released, except the host frames that CopyOut jobs write.
+    pub(crate) fn abandon_jobs(&mut self, s: u16) {
+        for slot in 0..self.sessions[usize::from(s)].jobs.recs.len() as u32 {
+            let job = self.sessions[usize::from(s)].jobs[slot];
+            if !job.live || self.abandon_late(s, slot) {
+                continue;
+            }
+            match job.task {
+                Task::Install | Task::CopyIn | Task::Copy | Task::CopyInAs => {
+                    if job.frame != NONE {
+                        if job.victim != NONE
+                            && self.in_mapped_frame(s, job.frame)
+                            && !mutants::on(Mutant::NoQuarantine)
+                        {
+                            // The page may still be shown.
+                            self.keep_reading(s, job.victim);
+                        }
+                        self.count_mapped(s, job.frame, job.page, false);
+                        self.remove_copy(job.page, s, job.frame);
+                        self.unlist(s, job.frame);
+                        let frame = self.frame_mut(s, job.frame);
+                        (frame.state, frame.job) = (FrameState::Free, NONE);
+                    }
+                    self.keep_source(s, job);
+                    self.end_place(s, slot, job);
+                }
+                Task::Scatter => {
+                    self.keep_source(s, job);
+                    self.host_read(job.page);
+                    self.remove_in_flight(self.geo.block_of(job.page));
+                }
+                Task::CopyOut | Task::Gather => {
+                    let page = &mut self.pages[job.page as usize];
+                    page.set_copying_out(false);
+                    if job.task == Task::Gather {
+                        self.host.count_copying(self.geo.class_of_page(job.page), false);
+                    }
+                    if mutants::on(Mutant::NoQuarantine) {
+                        self.host.free(job.host);
+                    } else {
+                        let mut list = self.sessions[usize::from(s)].quarantine;
+                        self.host.quarantine(&mut list, job.host);
+                        self.sessions[usize::from(s)].quarantine = list;
+                    }
+                    if job.task == Task::CopyOut {
+                        self.frame_mut(s, job.frame).job = NONE;
+                    }
+                    self.remove_in_flight(self.geo.block_of(job.page));
+                }
+                // A page that was unsealed may be sealed and published now. It is released with the other frames.
+                Task::Move => self.undo_move(s, slot, job),
+                Task::Evict => {
+                    self.unmapped_by_loss(s, job.frame, job.page);
+                    self.invalidated(job.page);
+                }
+                Task::Drop => self.dropped(s, self.geo.block_of(job.page)),
+                Task::Cancel => {}
+            }
+        }
+    }
+
+    /// Keep the source of a load in flight. The process may read the host frame, and install its bytes, until it exits; so the
+    /// frame keeps its data until then.
+    fn keep_source(&mut self, s: u16, job: crate::sessions::JobRec) {
+        let page = match job.task {
+            Task::CopyIn | Task::Scatter => job.page,
+            Task::CopyInAs => job.source,
+            _ => return,
+        };
+        if !job.in_flight || mutants::on(Mutant::NoQuarantine) {
+            return;
+        }
+        self.keep_reading(s, page);
+    }
+
+    fn keep_reading(&mut self, s: u16, page: u32) {
+        self.pages[page as usize].loads += 1;
+        self.add_in_flight(self.geo.block_of(page));
+        self.sessions[usize::from(s)].reading.push(page);
+    }
+
+    /// Keep the page of a lost session's mapped frame, which shows the page until the process exits. Other frames are ignored.
+    fn unmapped_by_loss(&mut self, s: u16, f: u32, page: u32) {
+        if page != NONE && self.sessions[usize::from(s)].is_mapped_frame(f) {
+            if !mutants::on(Mutant::NoQuarantine) {
+                self.keep_reading(s, page);
+            }
+            self.count_mapped(s, f, page, false);
+        }
+    }
+
+    /// Release the tier-0 frames, which are lost with their process. Pages that were only there are lost.
+    pub(crate) fn abandon_frames(&mut self, s: u16) {
+        for f in 0..self.sessions[usize::from(s)].frames.len() as u32 {
+            let frame = *self.frame(s, f);
+            match frame.on {
+                // A queued Evict or Drop has nothing left to do.
+                On::Evict | On::EvictLater => {
+                    self.unlist(s, f);
+                    self.unmapped_by_loss(s, f, frame.page);
+                    self.invalidated(frame.page);
+                }
+                On::Drop => {
+                    let b = self.geo.block_of(frame.page);
+                    self.unlist(s, f);
+                    self.dropped(s, b);
+                }
+                _ => {}
+            }
+            let frame = *self.frame(s, f);
+            if frame.state == FrameState::Present {
+                self.unlist(s, f);
+                self.unmapped_by_loss(s, f, frame.page);
+                self.remove_copy(frame.page, s, f);
+                self.frame_mut(s, f).state = FrameState::Free;
+                self.settle_host(frame.page);
+                self.counters.transitions += 1;
+                self.lose_if_nowhere(frame.page, Cause::EngineLost);
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! TODO
+
+use crate::api::{BlockId, Level, NONE, Status};
+use crate::blocks::PersistState;
+use crate::index::{PrefixIndex, ShardCopy};
+use crate::sessions::{Life, Session};
+
+impl PrefixIndex {
+    /// Return whether a publish waits for a record.
+    pub(crate) fn publishes_wait(&self) -> bool {
+        let waits = |s: &Session| s.ops.persisting.iter(&s.ops.recs).any(|op| s.ops[op].use_pos == 0);
+        self.sessions.iter().any(waits)
+    }
+
+    /// Continue the publishes that wait for the record of a block, which is now valid.
+    pub(crate) fn publishes_stored(&mut self, c: u32, shard: u16) {
+        self.each_publish(|core, s, op| {
+            let rec = &core.sessions[usize::from(s)].ops[op];
+            if rec.at == c && rec.use_pos == 0 && core.sessions[usize::from(s)].shard == shard {
+                core.publish_stored(s, op);
+            }
+        });
+    }
+
+    pub(crate) fn publish_stored(&mut self, s: u16, op: u32) {
+        let rec = &mut self.sessions[usize::from(s)].ops[op];
+        if rec.tokens < Level::Durable as u64 {
+            return self.finish_with(s, op, Status::Ok, Level::Stored as u64);
+        }
+        // A flush in progress may have started too early.
+        (rec.at, rec.use_pos) = (NONE, self.disk.want_flush());
+    }
+
+    /// Complete the publishes that wait for flush `done`, which ended, or for an earlier one.
+    pub(crate) fn publishes_flushed(&mut self, done: u64, status: Status) {
+        self.each_publish(|core, s, op| {
+            let rec = core.sessions[usize::from(s)].ops[op];
+            match status {
+                _ if rec.use_pos == 0 || rec.use_pos > done => {}
+                Status::Ok => {
+                    core.counters.durable += u64::from(rec.count);
+                    core.finish_with(s, op, Status::Ok, Level::Durable as u64);
+                }
+                _ => core.finish_with(s, op, Status::Io, Level::Stored as u64),
+            }
+        });
+    }
+
+    /// End the publishes that wait for the record of a cache entry that will not be stored.
+    pub(crate) fn end_publishes(&mut self, c: u32, shard: u16, status: Status) {
+        self.each_publish(|core, s, op| {
+            let rec = &core.sessions[usize::from(s)].ops[op];
+            if rec.at == c && core.sessions[usize::from(s)].shard == shard {
+                core.finish_with(s, op, status, Level::Published as u64);
+            }
+        });
+    }
+
+    /// End the publishes that wait for a record: nothing can be stored for a long time.
+    pub(crate) fn fail_publishes(&mut self, status: Status) {
+        self.each_publish(|core, s, op| {
+            if core.sessions[usize::from(s)].ops[op].use_pos == 0 {
+                core.finish_with(s, op, status, Level::Published as u64);
+            }
+        });
+    }
+
+    /// End the publishes with a block or ancestor that needs a slot while NVMe has none free. The scan of pending blocks covers
+    /// only a part of them at a time, and its next part may run much later.
+    pub(crate) fn end_publishes_without_slots(&mut self) {
+        self.each_publish(|core, s, op| {
+            let (rec, shard) = (core.sessions[usize::from(s)].ops[op], core.sessions[usize::from(s)].shard);
+            let end = if rec.use_pos == 0 { rec.at } else { NONE };
+            let needs = |b| core.blocks[b].slot == NONE && core.blocks[b].persist == PersistState::Write;
+            if core.index.prefix(end).filter_map(|c| core.copy_of(c, shard)?.block()).any(needs) {
+                core.finish_with(s, op, Status::NoSpace, Level::Published as u64);
+            }
+        });
+    }
+
+    /// Skip a block that gets no slot until others are freed. Its descendants may have slots and wait for it.
+    pub(crate) fn no_slot_for(&mut self, b: BlockId) {
+        self.blocks.pass_over(b);
+        self.no_room_for(b);
+    }
+
+    /// End the waits for a block and its descendants: no host frame or slot on the way to NVMe is free until running sequences
+    /// release theirs. The blocks are written later.
+    pub(crate) fn no_room_for(&mut self, b: BlockId) {
+        let (top, shard) = (self.blocks[b].entry, self.blocks[b].shard);
+        let mut next = Some(top).filter(|&c| c != NONE);
+        while let Some(c) = next {
+            if let Some(ShardCopy::Block(copy)) = self.copy_of(c, shard)
+                && std::mem::take(&mut self.blocks[copy].waited)
+            {
+                self.end_publishes(c, shard, Status::NoSpace);
+            }
+            next = self.index.next_below(c, top);
+        }
+    }
+
+    fn each_publish(&mut self, mut look: impl FnMut(&mut PrefixIndex, u16, u32)) {
+        for s in 0..self.sessions.len() as u16 {
+            if self.sessions[usize::from(s)].life != Life::Live {
+                continue;
+            }
+            let mut op = self.sessions[usize::from(s)].ops.persisting.head;
+            while op != NONE {
+                let next = self.sessions[usize::from(s)].ops[op].links.next;
+                look(self, s, op);
+                op = next;
+            }
+        }
+    }
+}

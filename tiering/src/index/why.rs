@@ -1,0 +1,58 @@
+//! Why blocks are not cached: notes for the history, and its answers.
+
+use crate::api::{BlockId, Cause, NONE, Status, Tier};
+use crate::index::{Absence, PrefixIndex, ShardCopy};
+use crate::sessions::Work;
+
+/// Return why blocks are not cached after their store or publish ended with this status.
+pub(crate) fn why_not_stored(status: Status) -> Cause {
+    match status {
+        Status::NotAdmitted | Status::NoSpace => Cause::StoreNoRoom,
+        _ => Cause::StoreFailed,
+    }
+}
+
+impl PrefixIndex {
+    /// Return why lookups do not find the block with this hash; `None` if they find it. Takes constant time. Changes nothing, and no
+    /// decision of the core depends on it.
+    #[must_use]
+    pub(crate) fn absence(&self, hash: u128) -> Option<Absence> {
+        self.index.absence(hash, self.now)
+    }
+
+    /// Return the time since which no block that left, or was not stored, has been forgotten, in microseconds on the clock of `now_us`.
+    #[must_use]
+    pub(crate) fn absences_known_since_us(&self) -> u64 {
+        self.index.absences_known_since_us()
+    }
+
+    /// If a request is a store, note that its blocks will not be published.
+    pub(crate) fn note_unstored(&mut self, s: u16, op: u32, cause: Cause) {
+        let rec = &self.sessions[usize::from(s)].ops[op];
+        let mut at = if rec.work == Work::Store { rec.copies.head } else { NONE };
+        while at != NONE {
+            let copy = self.sessions[usize::from(s)].copies[at];
+            self.index.note_absent(copy.hash, cause, self.now);
+            at = copy.links.next;
+        }
+    }
+
+    /// Return the lowest tier that has an entry.
+    pub(crate) fn lowest_tier(&self, c: u32) -> Tier {
+        let tier = |copy| match copy {
+            ShardCopy::Block(b) if !self.is_recorded(b) => {
+                let in_host = self.pages_of(b).any(|page| self.pages[page as usize].host != NONE);
+                if in_host { Tier::Host } else { Tier::Tier0 }
+            }
+            ShardCopy::Block(_) | ShardCopy::IndexOnly(_) => Tier::Nvme,
+            ShardCopy::End => Tier::Tier0,
+        };
+        self.copies(c).map(tier).max().unwrap_or(Tier::Tier0)
+    }
+
+    /// Return whether the log has a valid record of the block's slot.
+    pub(crate) fn is_recorded(&self, b: BlockId) -> bool {
+        let at = self.blocks[b].slot;
+        at != NONE && self.disk.is_recorded(at)
+    }
+}

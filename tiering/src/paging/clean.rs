@@ -1,0 +1,124 @@
+//! Write-back from tier 0: sealed pages are stored in host, the least recently used first, so that evicting them later moves no
+//! bytes.
+
+use crate::actions::ActionBuf;
+use crate::api::{FrameId, NONE, Status};
+use crate::counters::Reason;
+use crate::disk::IO_TRIES;
+use crate::host::For;
+use crate::mutants::{self, Mutant};
+use crate::paging::{CHANCES, Paging};
+use crate::sessions::JobRec;
+
+impl Paging<'_> {
+    /// Start `CopyOut` jobs for classes with too few frames that are free or clean, or where a request found none.
+    pub(crate) fn issue_cleaning(&mut self, s: u16, buf: &mut ActionBuf) {
+        for class in 0..self.geo.classes.len() {
+            let policy = self.cfg.policy;
+            let jobs_max = self.cfg.limits.jobs_max;
+            let c = &mut self.sessions[usize::from(s)].classes[class];
+            if c.dirty.is_empty() && c.early.is_empty() {
+                continue;
+            }
+            let ready = c.free.len + c.clean.len + c.copying_out;
+            let low = u64::from(c.count) * u64::from(policy.clean_low_percent) / 100;
+            let high = u64::from(c.count) * u64::from(policy.clean_high_percent) / 100;
+            c.cleaning = u64::from(ready) < if c.cleaning { high } else { low };
+            // Write-back ahead of need leaves job entries for the jobs that lanes wait for.
+            let ahead = if c.cleaning { (high as u32).saturating_sub(ready).min((jobs_max / 4).max(1)) } else { 0 };
+            let shortage = c.shortage.saturating_sub(c.copying_out);
+            let early = c.early.len.min((jobs_max / 4).max(1));
+            // Pages that a publish waits for, including ancestors, take host frames like pages that a lane waits for. So do pages
+            // that block a shrink.
+            let shrinks = self.sessions[usize::from(s)].classes[class].beyond > 0;
+            let waited = if early > 0 && shrinks { early } else { 0 };
+            let published = if early > 0 && self.publishes_wait() { early } else { 0 };
+            for i in 0..ahead.max(shortage).max(early) {
+                let to = match i {
+                    i if i < shortage.max(waited) => For::Waiting,
+                    i if i < published => For::Publish,
+                    _ => For::Later,
+                };
+                if !self.can_send_last(s, buf) || !self.clean_coldest(s, class as u8, to, buf) {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn clean_coldest(&mut self, s: u16, class: u8, to: For, buf: &mut ActionBuf) -> bool {
+        let c = &self.sessions[usize::from(s)].classes[usize::from(class)];
+        let early = c.early.head;
+        let f = match early {
+            NONE if to == For::Later => self.coldest_that_stays(s, class),
+            NONE => c.dirty.head,
+            _ => early,
+        };
+        f != NONE && self.copy_out(s, f, Reason::Clean, NONE, to, buf)
+    }
+
+    /// Return the least recently used dirty frame that is worth writing ahead of need, if a bounded search finds one. Pages used
+    /// only by a nearly finished sequence will be freed soon without a write, so they move behind all others.
+    fn coldest_that_stays(&mut self, s: u16, class: u8) -> FrameId {
+        for _ in 0..CHANCES {
+            let session = &mut self.sessions[usize::from(s)];
+            let f = session.classes[usize::from(class)].dirty.head;
+            if f == NONE {
+                return NONE;
+            }
+            let block = &self.blocks[self.geo.block_of(session.frames[f as usize].page)];
+            let own = block.home == s && block.entry == NONE && block.refs() == 1;
+            let ending = self.cfg.policy.retention.ending_tokens;
+            if !own || !session.seqs.get(block.seq as usize).is_some_and(|q| q.live && q.is_ending(ending)) {
+                return f;
+            }
+            session.classes[usize::from(class)].dirty.move_back(&mut session.frames, f);
+        }
+        NONE
+    }
+
+    /// Record the end of a `CopyOut` job: the host frame is the page's copy, or free again.
+    pub(crate) fn copied_out(&mut self, s: u16, slot: u32, job: JobRec, status: Status) {
+        let session = &mut self.sessions[usize::from(s)];
+        session.jobs.release(slot);
+        let class = usize::from(session.class_of_frame(job.frame));
+        session.classes[class].copying_out -= 1;
+        session.frames[job.frame as usize].job = NONE;
+        let page = &mut self.pages[job.page as usize];
+        page.set_copying_out(false);
+        let ok = status == Status::Ok || mutants::on(Mutant::FailedCopyOutIsSuccess);
+        if ok && page.host == NONE {
+            page.host = job.host;
+            page.copy_out_fails = 0;
+            self.counters.transitions += 1;
+            let bytes = self.geo.classes[class].page_bytes;
+            self.counters.tier0_to_host.add(job.reason, bytes);
+        } else {
+            page.copy_out_fails = page.copy_out_fails.saturating_add(u8::from(!ok));
+            self.host.free(job.host);
+            self.host_freed();
+            self.counters.tier0_to_host.failed += u64::from(!ok);
+        }
+        if self.disk.exists() {
+            // The page can now be written back to NVMe.
+            self.host_freed();
+            self.disk.wake();
+        }
+        self.settle_page(job.page);
+        self.update_persist(self.geo.block_of(job.page));
+        if job.op != NONE {
+            let lasting = !ok && self.pages[job.page as usize].copy_out_fails >= IO_TRIES;
+            match lasting {
+                true => self.op_job_failed(s, job.op, Status::Io),
+                false => self.op_job_done(s, job.op, job.page),
+            }
+        }
+        if !ok && self.pages[job.page as usize].copy_out_fails >= IO_TRIES {
+            self.pages[job.page as usize].copy_out_fails = 0;
+            self.page_failed_elsewhere(s, job.page);
+        } else {
+            self.wake_readers_elsewhere(s, job.page);
+        }
+        self.remove_in_flight(self.geo.block_of(job.page));
+    }
+}

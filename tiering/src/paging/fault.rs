@@ -1,0 +1,303 @@
+//! Page faults: a lane waits for one page.
+
+use crate::actions::ActionBuf;
+use crate::api::{IoClass, NONE, Status};
+use crate::blocks::{FrameState, NewJob, Pick};
+use crate::counters::Reason;
+use crate::host::{Fetch, Take, Want};
+use crate::paging::Paging;
+use crate::sessions::{Op, Phase, Task, Who, Work};
+
+/// Maximum number of frames that a fault checks for one that its lane is past.
+const CONSUMED_MAX: u32 = 64;
+
+impl Paging<'_> {
+    /// Continue every waiting fault; there is at most one per lane that follows the protocol.
+    pub(crate) fn issue_faults(&mut self, s: u16, buf: &mut ActionBuf) {
+        let mut op = self.sessions[usize::from(s)].ops.faults.head;
+        while op != NONE {
+            let next = self.sessions[usize::from(s)].ops[op].links.next;
+            self.try_fault(s, op, buf);
+            op = next;
+        }
+    }
+
+    fn try_fault(&mut self, s: u16, op: u32, buf: &mut ActionBuf) {
+        let rec = self.sessions[usize::from(s)].ops[op];
+        let page = rec.at;
+        if let Some(f) = self.find_copy(page, s) {
+            match self.frame(s, f).state {
+                FrameState::Present => self.fault_served(s, op, f),
+                _ => self.hurry(s, f, (rec.lane, rec.held_from), buf),
+            }
+            return;
+        }
+        let state = self.pages[page as usize];
+        if state.lost() || state.out_of_window() {
+            return self.finish_plain(s, op, Status::Lost);
+        }
+        let class = self.geo.class_of_page(page);
+        if !self.can_send(s, buf) {
+            if self.can_send_last(s, buf) {
+                self.call_off_latest(s, class, (rec.lane, rec.held_from), buf);
+            }
+            return;
+        }
+        if self.only_on_disk(page) {
+            let want = Want { class: IoClass::Demand, reason: Reason::Demand, take: Take::Any, planes: (0, 0) };
+            if self.read_in(page, want, buf) == Fetch::NoFrame {
+                // Loads that wait for later uses may hold every frame.
+                self.call_off_latest(s, class, (rec.lane, rec.held_from), buf);
+            }
+            return;
+        }
+        if state.host == NONE {
+            return self.fetch_from_elsewhere(page, buf);
+        }
+        if self.must_wait(s, page) {
+            return;
+        }
+        let Some(pick) = self.pick_for_fault(s, page, (rec.lane, rec.use_pos), rec.held_from) else {
+            return self.call_off_latest(s, class, (rec.lane, rec.held_from), buf);
+        };
+        let new = NewJob { task: Task::CopyIn, page, reason: Reason::Demand, op: NONE, source: NONE };
+        self.place(s, pick, new, buf);
+        if let Some(f) = self.find_copy(page, s) {
+            let frame = self.frame_mut(s, f);
+            (frame.lane, frame.use_pos) = (rec.lane, rec.use_pos);
+        }
+    }
+
+    /// Make a frame available if none of the class is. If every job in flight there waits for a use that the lane reaches only
+    /// after it has its page, cancel the one that would wait longest.
+    fn call_off_latest(&mut self, s: u16, class: u8, (lane, held_from): (u16, u64), buf: &mut ActionBuf) {
+        let session = &self.sessions[usize::from(s)];
+        let mut latest: Option<(u64, u32)> = None;
+        for (slot, job) in (0..).zip(&session.jobs.recs) {
+            let here = job.live && job.in_flight && job.frame != NONE && session.class_of_frame(job.frame) == class;
+            if !here {
+                continue;
+            }
+            match job.after {
+                // A `Move` waits until no lane is in a step.
+                _ if job.task == Task::Move && !job.canceling => latest = latest.or(Some((0, slot))),
+                Some((_, after)) if job.too_late(lane, held_from) && !job.canceling => {
+                    if job.op == NONE && latest.is_none_or(|(most, _)| after > most) {
+                        latest = Some((after, slot));
+                    }
+                }
+                // The job ends by itself, or is being canceled: more frames will be available then.
+                _ => return,
+            }
+        }
+        if let Some((_, slot)) = latest {
+            self.call_off(s, slot, buf);
+        }
+    }
+
+    /// Complete a fault: the page is resident, and stays until the lane's next boundary, when the lane may read it.
+    fn fault_served(&mut self, s: u16, op: u32, f: u32) {
+        let rec = self.sessions[usize::from(s)].ops[op];
+        let session = &mut self.sessions[usize::from(s)];
+        session.lanes[usize::from(rec.lane)].fault_frame = f;
+        let frame = &mut session.frames[f as usize];
+        (frame.lane, frame.use_pos, frame.stamp) = (rec.lane, rec.use_pos, session.clock);
+        self.finish_plain(s, op, Status::Ok);
+    }
+
+    /// Speed up a page in flight. If its job waits for another lane's use, which may run on the faulting thread, or for a use that
+    /// the lane reaches only after it has the page, cancel the job; the page then takes another frame.
+    fn hurry(&mut self, s: u16, f: u32, (lane, held_from): (u16, u64), buf: &mut ActionBuf) {
+        let slot = self.frame(s, f).job;
+        if slot == NONE || !self.can_send_last(s, buf) {
+            return;
+        }
+        let job = self.sessions[usize::from(s)].jobs[slot];
+        let blocked = job.task == Task::Move || job.too_late(lane, held_from) && job.op == NONE;
+        if blocked && job.in_flight && !job.canceling {
+            self.call_off(s, slot, buf);
+        }
+    }
+
+    /// Return whether the page stays for the lane's use at `pos` and is replaced only after it. This occurs if the fault was in
+    /// flight when the page arrived.
+    fn stays_for(&self, s: u16, page: u32, lane: u16, pos: u64) -> bool {
+        let mut jobs = self.sessions[usize::from(s)].jobs.recs.iter();
+        self.pages[page as usize].invalidating > 0
+            && jobs.any(|j| j.live && j.in_flight && j.victim == page && j.after == Some((lane, pos)))
+    }
+
+    fn pick_for_fault(&mut self, s: u16, page: u32, (lane, pos): (u16, u64), held_from: u64) -> Option<Pick> {
+        let class = self.geo.class_of_page(page);
+        if let Some(pick) = self.pick_free(s, class) {
+            return Some(pick);
+        }
+        let limit = self.unneeded_before(s);
+        if let Some(pick) = self.pick_clean(s, class, Some(limit)).or_else(|| self.pick_mapped(s, page)) {
+            return Some(pick);
+        }
+        if held_from <= pos {
+            if let Some(pick) = self.pick_unread(s, class, lane) {
+                return Some(pick);
+            }
+            let class = &mut self.sessions[usize::from(s)].classes[usize::from(class)];
+            if class.dirty.len > 0 {
+                // Pages of others may be among them.
+                class.shortage += 1;
+                return None;
+            }
+        }
+        let session = &self.sessions[usize::from(s)];
+        let stream = session.lanes[usize::from(lane)].stream_lists[usize::from(class)];
+        let own = stream.iter(&session.frames).find(|&f| {
+            let frame = self.frame(s, f);
+            self.idle(s, f) && (frame.lane != lane || frame.use_pos < held_from)
+        });
+        if let Some(f) = own {
+            return Some(Pick { frame: f, after: self.use_of(s, f, (lane, pos)), stream_lane: lane });
+        }
+        if let Some(f) = self.consumed_by(s, class, lane, pos) {
+            return Some(Pick { frame: f, after: None, stream_lane: crate::blocks::NO_LANE });
+        }
+        self.pick_any(s, class)
+    }
+
+    /// Pick the frame of a page that no lane's step has needed since it began. A lane that keeps its pages until it has all of them has
+    /// no use for another one's.
+    fn pick_unread(&mut self, s: u16, class: u8, lane: u16) -> Option<Pick> {
+        let lanes = self.sessions[usize::from(s)].lanes.iter().filter(|l| l.live);
+        let since = lanes.map(|l| l.epochs[0]).min()?;
+        let clean = self.pick_clean(s, class, Some(since));
+        let session = &self.sessions[usize::from(s)];
+        // The walk may have found the page resident for this step before it began.
+        let is_planned = |f: u32| {
+            let (frame, planes) = (self.frame(s, f), u64::from(self.geo.planes_len()));
+            session.lanes.get(usize::from(frame.lane)).is_some_and(|lane| lane.is_active(frame.use_pos / planes))
+        };
+        if let Some(pick) = clean.filter(|pick| !is_planned(pick.frame)) {
+            return Some(pick);
+        }
+        let unread = |f: u32| {
+            let block = &self.blocks[self.geo.block_of(self.frame(s, f).page)];
+            let seq = session.seqs.get(block.seq as usize).filter(|q| block.home == s && q.live);
+            self.frame(s, f).stamp < since && !is_planned(f) && seq.is_none_or(|q| q.stamp < since)
+        };
+        let mut stream = session.lanes[usize::from(lane)].stream_lists[usize::from(class)].iter(&session.frames);
+        let f = stream.find(|&f| self.idle(s, f) && unread(f))?;
+        Some(Pick { frame: f, after: None, stream_lane: lane })
+    }
+
+    /// Return a frame that the lane is past, among the clean pages touched last by the walk: it will be read again last.
+    fn consumed_by(&self, s: u16, class: u8, lane: u16, pos: u64) -> Option<u32> {
+        let session = &self.sessions[usize::from(s)];
+        let mut f = session.classes[usize::from(class)].clean.tail;
+        for _ in 0..CONSUMED_MAX {
+            let frame = session.frames.get(f as usize)?;
+            if frame.lane == lane && frame.use_pos < pos {
+                return Some(f);
+            }
+            f = frame.links.prev;
+        }
+        None
+    }
+
+    /// Complete the faults for a page that became resident in a session.
+    pub(crate) fn page_arrived(&mut self, s: u16, page: u32, f: u32) {
+        let mut op = self.sessions[usize::from(s)].ops.faults.head;
+        while op != NONE {
+            let rec = self.sessions[usize::from(s)].ops[op];
+            if rec.at == page {
+                self.fault_served(s, op, f);
+            }
+            op = rec.links.next;
+        }
+    }
+
+    /// Fail the faults for a page that cannot be loaded.
+    pub(crate) fn page_failed(&mut self, s: u16, page: u32) {
+        let mut op = self.sessions[usize::from(s)].ops.faults.head;
+        while op != NONE {
+            let rec = self.sessions[usize::from(s)].ops[op];
+            if rec.at == page {
+                self.finish_plain(s, op, Status::Io);
+            }
+            op = rec.links.next;
+        }
+    }
+
+    /// Fail the faults of other sessions for a page that session `s` could not store.
+    pub(crate) fn page_failed_elsewhere(&mut self, s: u16, page: u32) {
+        for other in 0..self.sessions.len() as u16 {
+            if other != s && self.sessions[usize::from(other)].life == crate::sessions::Life::Live {
+                self.page_failed(other, page);
+            }
+        }
+    }
+
+    /// Wake other sessions that may wait for a page that is now in host.
+    pub(crate) fn wake_readers_elsewhere(&mut self, s: u16, page: u32) {
+        let block = &self.blocks[self.geo.block_of(page)];
+        if block.refs_other > 0 || block.home != s {
+            for other in 0..self.sessions.len() as u16 {
+                if other != s && self.sessions[usize::from(other)].life == crate::sessions::Life::Live {
+                    self.wake(other);
+                }
+            }
+        }
+    }
+
+    /// End the faults of a step that is over.
+    pub(crate) fn end_faults_of_step(&mut self, s: u16, lane: u16, step: u64) {
+        let planes = u64::from(self.geo.planes_len());
+        let mut op = self.sessions[usize::from(s)].ops.faults.head;
+        while op != NONE {
+            let rec = self.sessions[usize::from(s)].ops[op];
+            if rec.lane == lane && rec.use_pos / planes <= step {
+                self.finish_plain(s, op, Status::NotFound);
+            }
+            op = rec.links.next;
+        }
+    }
+
+    /// Register a fault; `issue_faults` serves it in the same call.
+    pub(crate) fn fault(&mut self, who: Who, (lane, use_pos): (u16, u64), whole: bool, at: (u32, u32, u16), due: u64) {
+        let (s, (seq, index, plane)) = (who.session, at);
+        self.counters.faults += 1;
+        let session = &self.sessions[usize::from(s)];
+        let invalid = if usize::from(lane) >= session.lanes.len() || usize::from(plane) >= self.geo.planes.len() {
+            Some(Status::Range)
+        } else {
+            match self.live_seq(s, seq) {
+                _ if !session.has_tier0() => Some(Status::State),
+                None => Some(Status::NotFound),
+                Some(q) if index >= q.blocks => Some(Status::Range),
+                Some(_) => None,
+            }
+        };
+        if let Some(status) = invalid {
+            return self.complete(who, status, 0);
+        }
+        // The lane has used the page that it was given before, because it waits for another one now.
+        self.sessions[usize::from(s)].lanes[usize::from(lane)].fault_frame = NONE;
+        let page = self.geo.page(self.seq_block(s, seq, index), plane);
+        let stays = self.stays_for(s, page, lane, use_pos);
+        self.counters.faults_resident += u64::from(stays || self.present(page, s).is_some());
+        if stays {
+            return self.complete(who, Status::Ok, 0);
+        }
+        let op = Op {
+            work: Work::Fault,
+            seq,
+            first: index,
+            plane,
+            at: page,
+            lane,
+            use_pos,
+            held_from: use_pos.saturating_add(u64::from(!whole)),
+            ..Default::default()
+        };
+        if let Some(op) = self.new_op(who, op, due) {
+            self.sessions[usize::from(s)].ops.enter(op, Phase::Fault);
+        }
+    }
+}

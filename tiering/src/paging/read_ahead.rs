@@ -1,0 +1,86 @@
+//! Read-ahead: reads from disk the pages that a lane's steps will load from host, ahead of the walk that loads them, in the same
+//! order.
+//!
+//! While host frames are free or hold pages that no live step needs, this is plain prefetching. Otherwise the steps need more than
+//! tier 0 and host together, and host becomes the second stage of the cyclic scan: pages in host stay, and the rest streams through
+//! a bounded number of frames. Each page read takes the frame of the page loaded last, because its next use is the farthest away.
+//! At most `host_scan_frames` pages are read ahead and not yet loaded, so the fixed part loses no more than that. A step reads
+//! `needed - tier 0 - host + streaming frames`, the minimum except for the streaming frames.
+
+use crate::actions::ActionBuf;
+use crate::api::{IoClass, NONE};
+use crate::counters::Reason;
+use crate::host::{Fetch, Take, Want};
+use crate::paging::{Paging, WALK_MAX};
+
+impl Paging<'_> {
+    /// Continue a lane's read-ahead. Return false if it stopped only because it had checked the maximum number of pages.
+    pub(crate) fn walk_read_ahead(&mut self, s: u16, lane: u16, buf: &mut ActionBuf) -> bool {
+        let l = &mut self.sessions[usize::from(s)].lanes[usize::from(lane)];
+        if self.disk.used() == 0 || !l.cursor.running {
+            return true;
+        }
+        if l.read_ahead.order() < l.cursor.order() {
+            l.read_ahead = l.cursor;
+        }
+        for _ in 0..WALK_MAX {
+            let Some(page) = self.next_read_ahead_page(s, lane) else { return true };
+            if !self.read_ahead_page(s, lane, page, buf) {
+                return true;
+            }
+            self.sessions[usize::from(s)].lanes[usize::from(lane)].read_ahead.index += 1;
+        }
+        false
+    }
+
+    /// Read a page that is only on disk. Return false if the walk must wait.
+    fn read_ahead_page(&mut self, s: u16, lane: u16, page: u32, buf: &mut ActionBuf) -> bool {
+        let p = self.pages[page as usize];
+        if p.host != NONE {
+            self.host.touch(p.host, self.clock);
+        }
+        if p.host != NONE || !p.on_disk() || p.reading() || self.find_copy(page, s).is_some() {
+            return true;
+        }
+        let l = &self.sessions[usize::from(s)].lanes[usize::from(lane)];
+        let reason = if l.is_active(l.read_ahead.step) { Reason::Step } else { Reason::Prefetch };
+        let want = Want { class: IoClass::Prefetch, reason, take: Take::Stream, planes: (0, 0) };
+        self.read_in(page, want, buf) == Fetch::UnderWay
+    }
+
+    /// Return the page at the cursor. Advance over ends of sequences and planes, and into the step after the loaded one.
+    fn next_read_ahead_page(&mut self, s: u16, lane: u16) -> Option<u32> {
+        let planes = self.geo.planes.len() as u16;
+        loop {
+            let session = &mut self.sessions[usize::from(s)];
+            let l = &mut session.lanes[usize::from(lane)];
+            let Some(&q) = l.batch.seqs.get(l.read_ahead.pos as usize) else {
+                let last = l.read_ahead.plane + 1 == planes || l.batch.seqs.is_empty();
+                let changes = l.has_next && l.next.seqs != l.batch.seqs;
+                if last && (l.read_ahead.step > l.cursor.step || changes || l.batch.seqs.is_empty()) {
+                    return None;
+                }
+                let (step, plane) =
+                    if last { (l.read_ahead.step + 1, 0) } else { (l.read_ahead.step, l.read_ahead.plane + 1) };
+                (l.read_ahead.step, l.read_ahead.plane, l.read_ahead.pos, l.read_ahead.index) = (step, plane, 0, NONE);
+                continue;
+            };
+            let seq = &session.seqs[q as usize];
+            let c = &mut l.read_ahead;
+            if c.index == NONE {
+                c.index = self.geo.first_needed(c.plane, seq.tokens).min(u64::from(NONE - 1)) as u32;
+            }
+            if !seq.live || seq.parked || c.index >= seq.blocks {
+                (c.pos, c.index) = (c.pos + 1, NONE);
+                continue;
+            }
+            let (index, plane, seq) = (c.index, c.plane, *seq);
+            let from = self.walk_from(s, &seq, plane, index);
+            if from != index {
+                self.sessions[usize::from(s)].lanes[usize::from(lane)].read_ahead.index = from;
+                continue;
+            }
+            return Some(self.geo.page(self.seq_block(s, q, index), plane));
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Reserve: allocates new blocks, each with a tier-0 frame for every plane.
+
+use crate::actions::{ActionBuf, LIST_MAX};
+use crate::api::{BlockId, NONE, SeqId, Status};
+use crate::blocks::NewJob;
+use crate::counters::Reason;
+use crate::disk::Admit;
+use crate::paging::{Next, Paging};
+use crate::sessions::{Op, Phase, Task, Who, Work};
+
+impl Paging<'_> {
+    pub(crate) fn reserve(&mut self, who: Who, seq: SeqId, count: u32, due: u64) {
+        let s = who.session;
+        match self.live_seq(s, seq) {
+            None => return self.complete(who, Status::NotFound, 0),
+            Some(q) if q.parked || q.busy != 0 => return self.complete(who, Status::State, 0),
+            Some(_) => {}
+        }
+        if count as usize > LIST_MAX || !self.list_fits(s, seq, count) {
+            return self.complete(who, Status::Limit, 0);
+        }
+        let op = Op { work: Work::Reserve, seq, count, ..Op::default() };
+        if let Some(op) = self.new_op(who, op, due) {
+            self.sessions[usize::from(s)].ops.enter(op, Phase::Admission);
+        }
+    }
+
+    /// Admit a reserve if there is capacity: create its blocks and charge them.
+    pub(crate) fn admit_reserve(&mut self, s: u16, op: u32) -> Admit {
+        let count = self.sessions[usize::from(s)].ops[op].count;
+        match self.admit_ids(s, count) {
+            Admit::Yes => {}
+            other => return other,
+        }
+        match self.admit(s, u64::from(count), u64::from(count)) {
+            Admit::Yes => {}
+            other => return other,
+        }
+        for _ in 0..count {
+            self.new_block(s, op);
+        }
+        let ops = &mut self.sessions[usize::from(s)].ops;
+        ops[op].at = ops[op].blocks.head;
+        Admit::Yes
+    }
+
+    /// Add a new unsealed block to an op's chain. The caller checked that an id is free.
+    pub(crate) fn new_block(&mut self, s: u16, op: u32) -> Option<BlockId> {
+        let shard = self.sessions[usize::from(s)].shard;
+        let b = self.alloc_block(shard)?;
+        self.add_ref(s, b);
+        self.count_unsealed(s, true);
+        let mut chain = self.sessions[usize::from(s)].ops[op].blocks;
+        chain.push_back(&mut self.blocks.recs, b);
+        self.sessions[usize::from(s)].ops[op].blocks = chain;
+        Some(b)
+    }
+
+    /// Give the next page of a reserve its frame.
+    pub(crate) fn reserve_next(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> Next {
+        let rec = self.sessions[usize::from(s)].ops[op];
+        if rec.at == NONE {
+            return Next::AllSent;
+        }
+        let plane = rec.at_plane;
+        let class = self.geo.class_of(plane);
+        if !self.can_send(s, buf) {
+            return Next::Stalled;
+        }
+        let Some(pick) = self.pick_any(s, class) else { return Next::Stalled };
+        let page = self.geo.page(rec.at, plane);
+        self.place(s, pick, NewJob { task: Task::Install, page, reason: Reason::Request, op, source: NONE }, buf);
+        self.step_op(s, op);
+        Next::Sent
+    }
+
+    /// Move an op that walks its chain of blocks to its next page.
+    pub(crate) fn step_op(&mut self, s: u16, op: u32) {
+        let planes = self.geo.planes.len() as u16;
+        let ops = &mut self.sessions[usize::from(s)].ops;
+        ops[op].at_plane += 1;
+        if ops[op].at_plane == planes {
+            ops[op].at_plane = 0;
+            ops[op].at = self.blocks[ops[op].at].links.next;
+        }
+    }
+
+    /// Append the granted blocks to the sequence, and write their ids.
+    pub(crate) fn complete_reserve(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
+        let rec = self.sessions[usize::from(s)].ops[op];
+        if !self.list_fits(s, rec.seq, rec.count) {
+            // Other requests have filled the sequence or the pool of chunks meanwhile.
+            self.undo_op(s, op);
+            return (Status::Limit, 0);
+        }
+        while let Some(b) = self.pop_chain(s, op) {
+            self.append_block(s, rec.seq, b);
+            buf.push_word(b);
+        }
+        (Status::Ok, u64::from(rec.count))
+    }
+}

@@ -1,0 +1,126 @@
+//! Attach, loss and exit of sessions.
+
+use crate::api::{Action, Cause, NONE, SessionId};
+use crate::error::Error;
+use crate::requests::Requests;
+use crate::sessions::{LATE_US, Life, Phase, Session};
+
+impl Requests {
+    pub(crate) fn attach(&mut self, s: SessionId, shard: u16, lanes: u16, frames: &[u32]) -> Result<(), Error> {
+        let refuse = |why| Err(Error::Attach { session: s, why });
+        match self.sessions.get(usize::from(s)) {
+            None => return refuse("session index is out of range"),
+            Some(slot) if slot.life != Life::Empty => return refuse("session index is in use"),
+            Some(_) => {}
+        }
+        if shard >= self.cfg.shards {
+            return refuse("no such shard");
+        }
+        if lanes == 0 || lanes > self.cfg.limits.lanes_max {
+            return refuse("lanes must be from 1 to lanes_max");
+        }
+        let classes = self.geo.classes.len();
+        if frames.len() != classes && frames.len() != 2 * classes {
+            return refuse("frames must be given for each size class, and mapped frames for all or none");
+        }
+        let has_tier0 = frames.iter().any(|&n| n > 0);
+        if has_tier0 && frames.iter().zip(&self.geo.classes).any(|(&n, c)| n < 2 || n < c.planes) {
+            return refuse("a size class has fewer frames than planes, or fewer than 2");
+        }
+        if frames.iter().map(|&n| u64::from(n)).sum::<u64>() >= u64::from(NONE) {
+            return refuse("frames exceed the range of frame ids");
+        }
+        let requests = self.cfg.limits.requests_max as usize;
+        self.sessions[usize::from(s)].attach(&self.geo, &self.cfg.limits, &self.cfg.policy, shard, lanes, frames);
+        self.deadlines.reserve(requests);
+        self.actions_out.reserve(requests);
+        Ok(())
+    }
+
+    /// End a session after its lease ended. All its state is released, except published pages in host. Host frames that its jobs in
+    /// flight may still write are quarantined until its process exits.
+    pub(crate) fn session_lost(&mut self, s: SessionId) -> Result<(), Error> {
+        if !self.sessions.get(usize::from(s)).is_some_and(|x| x.life == Life::Live) {
+            return Err(Error::NoSession { session: s });
+        }
+        self.counters.sessions_lost += 1;
+        self.set_guarantee(s, 0);
+        self.abandon_ops(s);
+        self.abandon_jobs(s);
+        self.abandon_seqs(s);
+        self.abandon_frames(s);
+        // Also remove completions that the release itself caused, such as a publish that waited for an entry that is now
+        // unreferenced.
+        self.actions_out.retain(
+            |a| !matches!(a, Action::Complete { session, .. } | Action::EndSession { session, .. } if *session == s),
+        );
+        let session = &mut self.sessions[usize::from(s)];
+        let (quarantine, woken) = (session.quarantine, session.woken);
+        let reading = std::mem::take(&mut session.reading);
+        let late_frames = std::mem::take(&mut session.late_frames);
+        let harmless = quarantine.is_empty() && reading.is_empty() && late_frames.is_empty();
+        let lost_us = self.now;
+        *session = Session { life: Life::Lost, quarantine, reading, late_frames, lost_us, woken, ..Session::default() };
+        self.counters.quarantined_total += u64::from(quarantine.len);
+        self.end_feed(s);
+        self.wake_all();
+        if harmless {
+            // The process cannot write or read any host frame any more.
+            self.session_gone(s);
+        } else {
+            self.set_timer(self.now.saturating_add(LATE_US));
+        }
+        Ok(())
+    }
+
+    /// Process the exit of a session's process: its frames are no longer written.
+    pub(crate) fn session_exited(&mut self, s: SessionId) -> Result<(), Error> {
+        match self.sessions.get(usize::from(s)).map(|x| x.life) {
+            Some(Life::Live) => self.session_lost(s)?,
+            Some(Life::Lost) => {}
+            // Already released: nothing was in flight when the session was lost.
+            Some(Life::Empty) => return Ok(()),
+            None => return Err(Error::NoSession { session: s }),
+        }
+        if self.sessions[usize::from(s)].life == Life::Lost {
+            self.session_gone(s);
+        }
+        Ok(())
+    }
+
+    fn session_gone(&mut self, s: SessionId) {
+        let mut list = self.sessions[usize::from(s)].quarantine;
+        while self.host.unquarantine(&mut list) {}
+        for at in std::mem::take(&mut self.sessions[usize::from(s)].late_frames) {
+            self.end_late(at);
+        }
+        for page in std::mem::take(&mut self.sessions[usize::from(s)].reading) {
+            self.pages[page as usize].loads -= 1;
+            self.settle_host(page);
+            self.remove_in_flight(self.geo.block_of(page));
+        }
+        let woken = self.sessions[usize::from(s)].woken;
+        self.sessions[usize::from(s)] = Session { woken, ..Session::default() };
+        self.actions_out.push_back(Action::SessionGone { session: s });
+        self.wake_all();
+        self.wake_admission();
+    }
+
+    fn abandon_ops(&mut self, s: u16) {
+        for op in 0..self.sessions[usize::from(s)].ops.recs.len() as u32 {
+            if self.sessions[usize::from(s)].ops[op].phase != Phase::Free {
+                self.note_unstored(s, op, Cause::StoreFailed);
+                self.undo_op(s, op);
+                self.retire_op(s, op);
+            }
+        }
+    }
+
+    fn abandon_seqs(&mut self, s: u16) {
+        for seq in 0..self.sessions[usize::from(s)].seqs.len() as u32 {
+            if self.sessions[usize::from(s)].seqs[seq as usize].live {
+                self.drop_tail(s, seq, 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Phases of pending requests, independent of their kind.
+
+use crate::actions::ActionBuf;
+use crate::api::{Action, FeedEvent, NONE, SeqId, Status};
+use crate::block_api::{LEASE_AGAIN_US, LEASE_WORDS};
+use crate::blocks::Seq;
+use crate::disk::Admit;
+use crate::index::why_not_stored;
+use crate::mutants::{self, Mutant};
+use crate::requests::Requests;
+use crate::sessions::{Phase, Work};
+
+impl Requests {
+    /// End expired leases, except those that a load uses.
+    pub(crate) fn end_leases(&mut self, s: u16) {
+        let session = &self.sessions[usize::from(s)];
+        if session.leases == 0 {
+            self.sessions[usize::from(s)].lease_ends_at = u64::MAX;
+            return;
+        }
+        if session.lease_ends_at > self.now {
+            return self.set_timer(session.lease_ends_at);
+        }
+        let mut next = u64::MAX;
+        for seq in 0..self.sessions[usize::from(s)].seqs.len() as u32 {
+            let q = self.sessions[usize::from(s)].seqs[seq as usize];
+            if !q.live || !q.is_lease() {
+                continue;
+            }
+            let is_copied = self.is_copied(s, seq) && !mutants::on(Mutant::LeaseEndsUnderLoad);
+            if q.leased_until <= self.now && !is_copied {
+                self.counters.leases_expired += 1;
+                self.seq_drop(s, seq);
+            } else {
+                next = next.min(q.leased_until.max(self.now.saturating_add(LEASE_AGAIN_US)));
+            }
+        }
+        self.sessions[usize::from(s)].lease_ends_at = next;
+        if next != u64::MAX {
+            self.set_timer(next);
+        }
+    }
+
+    pub(crate) fn seq_drop(&mut self, s: u16, seq: SeqId) -> Status {
+        if self.live_seq(s, seq).is_none() {
+            return Status::NotFound;
+        }
+        self.end_ops_of(s, seq);
+        self.paging().release_all(s, seq);
+        self.paging().forget_due(s, seq);
+        self.sessions[usize::from(s)].scheduled.forget(seq);
+        self.paging().untrack(s, seq);
+        self.drop_tail(s, seq, 0);
+        let session = &mut self.sessions[usize::from(s)];
+        session.leases -= u32::from(session.seqs[seq as usize].is_lease());
+        session.seqs[seq as usize] = Seq::default();
+        Status::Ok
+    }
+
+    /// End an op after its deadline passed.
+    pub(crate) fn time_out(&mut self, s: u16, op: u32) {
+        self.counters.timed_out += 1;
+        let rec = &self.sessions[usize::from(s)].ops[op];
+        // A store that found no room in time: its blocks are not admitted.
+        let no_room = rec.work == Work::Store && rec.phase == Phase::Admission;
+        self.fail_op(s, op, if no_room { Status::NotAdmitted } else { Status::TimedOut });
+        self.wake(s);
+    }
+
+    pub(crate) fn cancel(&mut self, s: u16, channel: u16, tag: u16) -> Status {
+        let ops = &self.sessions[usize::from(s)].ops;
+        let found = ops
+            .recs
+            .iter()
+            .position(|o| !matches!(o.phase, Phase::Free | Phase::Ready) && o.channel == channel && o.tag == tag);
+        let Some(op) = found else { return Status::NotFound };
+        self.counters.canceled += 1;
+        self.fail_op(s, op as u32, Status::Canceled);
+        Status::Ok
+    }
+
+    /// End an op without success and release its resources.
+    pub(crate) fn fail_op(&mut self, s: u16, op: u32, status: Status) {
+        match self.sessions[usize::from(s)].ops[op].work.is_block_api() {
+            true => self.block_api().fail_op(s, op, status),
+            false => self.paging().fail_op(s, op, status),
+        }
+    }
+
+    /// Release the resources of an op. Jobs in flight go on; their resources are released when they end.
+    pub(crate) fn undo_op(&mut self, s: u16, op: u32) {
+        match self.sessions[usize::from(s)].ops[op].work.is_block_api() {
+            true => self.block_api().undo_op(s, op),
+            false => self.paging().undo_op(s, op),
+        }
+    }
+
+    /// End all pending requests of a sequence that is dropped.
+    fn end_ops_of(&mut self, s: u16, seq: SeqId) {
+        for op in 0..self.sessions[usize::from(s)].ops.recs.len() as u32 {
+            let rec = &self.sessions[usize::from(s)].ops[op];
+            if rec.phase != Phase::Free && (rec.seq == seq || rec.child == seq) {
+                self.fail_op(s, op, Status::NotFound);
+            }
+        }
+    }
+
+    /// Try to start the op at the head of the admission list. Return false if it continues to wait.
+    pub(crate) fn try_admit(&mut self, s: u16, op: u32) -> bool {
+        let decision = match self.sessions[usize::from(s)].ops[op].work {
+            Work::Reserve => self.paging().admit_reserve(s, op),
+            Work::Fork => self.paging().admit_fork(s, op),
+            Work::Truncate => self.paging().admit_truncate(s, op),
+            Work::AttachPrefix => self.paging().admit_attach_prefix(s, op),
+            Work::Resume => self.paging().admit_resume(s, op),
+            Work::Resize => self.paging().admit_resize(s, op),
+            Work::Guarantee => self.paging().admit_guarantee(s, op),
+            Work::Lease => self.block_api().admit_lease(),
+            Work::Store => self.block_api().admit_store(s, op),
+            Work::Park
+            | Work::Acquire
+            | Work::Fault
+            | Work::Declare
+            | Work::Publish
+            | Work::Load
+            | Work::LoadHashed
+            | Work::Follow
+            | Work::List => Admit::Yes,
+        };
+        let work = self.sessions[usize::from(s)].ops[op].work;
+        match decision {
+            Admit::Yes if work == Work::Lease => self.sessions[usize::from(s)].ops.enter(op, Phase::Ready),
+            Admit::Yes if work == Work::Store => self.sessions[usize::from(s)].ops.enter(op, Phase::Copying),
+            Admit::Yes if work == Work::Resize => self.paging().start_resize(s, op),
+            Admit::Yes if work == Work::Guarantee => self.paging().start_guarantee(s, op),
+            Admit::No(Status::NoSpace) if work == Work::Guarantee => self.paging().refuse_guarantee(s, op),
+            Admit::Yes => self.sessions[usize::from(s)].ops.enter(op, Phase::Frames),
+            Admit::No(status) => self.fail_op(s, op, status),
+            Admit::Wait => {
+                self.counters.stalls += 1;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Complete a ready op, with its list. Return false if the list does not fit now.
+    pub(crate) fn complete_op(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> bool {
+        let rec = self.sessions[usize::from(s)].ops[op];
+        let words = match rec.work {
+            Work::Lease => LEASE_WORDS,
+            Work::Load | Work::LoadHashed | Work::Store => rec.copies.len,
+            Work::Follow => FeedEvent::WORDS as u32,
+            Work::List => 2 * FeedEvent::WORDS as u32,
+            _ => rec.blocks.len.max(rec.count),
+        };
+        if buf.words_room() < words as usize {
+            return false;
+        }
+        self.retire_op(s, op);
+        let start = buf.list_start();
+        let (status, value) = match rec.work {
+            Work::Reserve => self.paging().complete_reserve(s, op, buf),
+            Work::Fork => self.paging().complete_fork(s, op, buf),
+            Work::Truncate => self.paging().complete_truncate(s, op, buf),
+            Work::AttachPrefix => self.paging().complete_attach_prefix(s, op, buf),
+            Work::Declare => {
+                buf.push_word(rec.at);
+                (Status::Ok, 1)
+            }
+            Work::Lease => self.block_api().complete_lease(s, op, buf),
+            Work::Load | Work::LoadHashed | Work::Store => self.block_api().complete_copies(s, op, buf),
+            Work::Follow => self.block_api().complete_follow(rec.tokens, buf),
+            Work::List => self.block_api().complete_list(rec.tokens, buf),
+            // These complete without a list, in `finish_plain`.
+            Work::Park
+            | Work::Resume
+            | Work::Acquire
+            | Work::Fault
+            | Work::Publish
+            | Work::Resize
+            | Work::Guarantee => (rec.status, 0),
+        };
+        let list = (start, buf.list_start() - start);
+        let action = Action::Complete { session: s, channel: rec.channel, tag: rec.tag, status, value, list };
+        self.counters.requests_failed += u64::from(status != Status::Ok);
+        self.trace.fold(&action, buf.list(list));
+        buf.push(action);
+        true
+    }
+}
