@@ -1,13 +1,15 @@
 //! The core of one space: its entry points. What they do is in the layers, from `sessions` at the bottom to `requests` at the top.
 
 use crate::actions::ActionBuf;
-use crate::api::{DiskSlot, Event, SpaceConfig};
+use crate::api::{DiskSlot, Event, SeqId, SessionId, SpaceConfig};
 use crate::config::Class;
 use crate::counters::{Counters, Hits};
 use crate::disk::BudgetReport;
 use crate::error::Error;
+use crate::index::evict::Advice;
 use crate::index::{Absence, EntryStatus};
 use crate::requests::{Occupancy, Requests};
+use crate::sessions::Life;
 use crate::trace::Trace;
 use serde::{Deserialize, Serialize};
 
@@ -38,7 +40,6 @@ impl Core {
         self.requests.advance(now_us);
         let result = self.requests.dispatch(event);
         self.requests.issue(buf);
-        self.requests.counters.quarantined = self.requests.host.quarantined();
         result
     }
 
@@ -46,7 +47,6 @@ impl Core {
     pub fn poll(&mut self, now_us: u64, buf: &mut ActionBuf) {
         self.requests.advance(now_us);
         self.requests.issue(buf);
-        self.requests.counters.quarantined = self.requests.host.quarantined();
     }
 
     /// Return whether `poll` with buffer room would make progress now.
@@ -63,7 +63,10 @@ impl Core {
     pub fn next_deadline(&self) -> Option<u64> {
         let ops = self.requests.deadlines.first().map(|d| d.0);
         let expires = self.requests.index.expires_us().map(|us| us.max(self.requests.now));
-        [ops, self.requests.timer, expires, self.requests.late_due(), self.requests.disk.decision_due_us()].into_iter().flatten().min()
+        [ops, self.requests.timer, expires, self.requests.late_due(), self.requests.disk.decision_due_us()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Return the counters.
@@ -86,7 +89,7 @@ impl Core {
 
     /// Return the committed tokens of a sequence.
     #[must_use]
-    pub fn seq_tokens(&self, session: crate::api::SessionId, seq: crate::api::SeqId) -> Option<u64> {
+    pub fn seq_tokens(&self, session: SessionId, seq: SeqId) -> Option<u64> {
         self.requests.sessions.get(usize::from(session))?.seqs.get(seq as usize).filter(|q| q.live).map(|q| q.tokens)
     }
 
@@ -94,13 +97,15 @@ impl Core {
     /// still granted can be released with the space.
     #[must_use]
     pub fn is_vacant(&self) -> bool {
-        self.requests.sessions.iter().all(|s| s.life == crate::sessions::Life::Empty) && self.is_blank()
+        self.requests.sessions.iter().all(|s| s.life == Life::Empty) && self.is_blank()
     }
 
     /// Return whether the space has no block, no cache entry and no slot awaiting erasure.
     #[must_use]
     pub fn is_blank(&self) -> bool {
-        self.requests.blocks.free.len as usize == self.requests.blocks.recs.len() && self.requests.index.live_len() == 0 && self.requests.disk.is_log_idle()
+        self.requests.blocks.free.len as usize == self.requests.blocks.recs.len()
+            && self.requests.index.live_len() == 0
+            && self.requests.disk.is_log_idle()
     }
 
     /// Return the configuration.
@@ -120,5 +125,88 @@ impl Core {
     #[must_use]
     pub fn metadata_bytes(&self) -> usize {
         self.requests.bytes()
+    }
+
+    /// Return why lookups do not find the block with this hash; `None` if they find it. Takes constant time. Changes nothing, and no
+    /// decision of the core depends on it.
+    #[must_use]
+    pub fn absence(&self, hash: u128) -> Option<Absence> {
+        self.requests.absence(hash)
+    }
+
+    /// Return the time since which no block that left, or was not stored, has been forgotten, in microseconds on the clock of `now_us`.
+    #[must_use]
+    pub fn absences_known_since_us(&self) -> u64 {
+        self.requests.absences_known_since_us()
+    }
+
+    /// Return what is known of a cached block.
+    #[must_use]
+    pub fn entry(&self, hash: u128) -> Option<EntryStatus> {
+        self.requests.entry(hash)
+    }
+
+    /// Return the figures of a session since it attached; `None` if there is no such session.
+    #[must_use]
+    pub fn hits(&self, session: u16) -> Option<Hits> {
+        self.requests.hits(session)
+    }
+
+    /// Return the occupancy of the space. Takes time in proportion to the sessions and to the published pages that are to be
+    /// stored.
+    #[must_use]
+    pub fn occupancy(&self) -> Occupancy {
+        self.requests.occupancy()
+    }
+
+    /// Return the maximum number of cached blocks in pinned prefixes.
+    #[must_use]
+    pub fn pinned_max(&self) -> u32 {
+        self.requests.pinned_max()
+    }
+
+    /// Return the estimates of the space's ghost caches for other sizes and policies.
+    #[must_use]
+    pub fn eviction_advice(&self) -> Advice {
+        self.requests.eviction_advice()
+    }
+
+    /// Return the state of the space's write budget.
+    #[must_use]
+    pub fn budget_report(&self) -> BudgetReport {
+        self.requests.budget_report()
+    }
+
+    /// Return whether a decision on refused blocks is due now ([`Event::Tick`](crate::api::Event::Tick)).
+    #[must_use]
+    pub fn is_admitting(&self) -> bool {
+        self.requests.is_admitting()
+    }
+
+    /// Return true while a slab is being emptied for another space.
+    #[must_use]
+    pub fn is_reclaiming(&self) -> bool {
+        self.requests.is_reclaiming()
+    }
+
+    /// Call `each` for every block with a valid record on NVMe: its location, its shard, and the words of its record as in
+    /// [`Action::Record`](crate::api::Action::Record). For a space that ends; takes time in proportion to the index.
+    pub fn each_recorded(&self, each: impl FnMut(DiskSlot, u16, &[u32])) {
+        self.requests.each_recorded(each);
+    }
+
+    /// Return the highest generation that slots of an NVMe slab have had.
+    #[must_use]
+    pub fn generation_of(&self, slab: u32) -> u32 {
+        self.requests.generation_of(slab)
+    }
+
+    /// Check that all tables agree. Each frame has at most one owner and is in one list. Reference counts and in-flight counts
+    /// match their holders. Free lists are disjoint, and sums add up.
+    ///
+    /// # Errors
+    /// A description of the first violated rule and its location.
+    pub fn check(&self) -> Result<(), String> {
+        self.requests.check()
     }
 }

@@ -28,8 +28,8 @@ mod requests;
 mod sessions;
 mod trace;
 
-pub use actions::{ActionBuf, LIST_MAX};
 pub use self::core::Core;
+pub use actions::{ActionBuf, LIST_MAX};
 pub use config::Class;
 pub use counters::{ByTier, Counters, Edge, Hits, REASONS, Reason};
 pub use disk::BudgetReport;

@@ -181,7 +181,8 @@ impl BlockApi<'_> {
 
     /// Send the job that copies a page between host frame `host` and the engine's block.
     pub(crate) fn send_page(&mut self, s: u16, op: u32, at: u32, job: JobRec, buf: &mut ActionBuf) {
-        self.add_in_flight(self.geo.block_of(job.page));
+        let b = self.geo.block_of(job.page);
+        self.add_in_flight(b);
         self.count_copy(s, job.page, true);
         let session = &mut self.sessions[usize::from(s)];
         session.copies[at].pending += 1;
@@ -222,7 +223,8 @@ impl BlockApi<'_> {
         if session.ops[job.op].pending == 0 && session.ops[job.op].ending {
             self.copies_done(s, job.op);
         }
-        self.remove_in_flight(self.geo.block_of(job.page));
+        let b = self.geo.block_of(job.page);
+        self.remove_in_flight(b);
     }
 
     /// End a request that copies: at once if none of its jobs is in flight, else when they have ended or at its deadline. Return
@@ -312,11 +314,11 @@ impl BlockApi<'_> {
                 }
             }
         }
+        self.counters.blocks_loaded += if rec.work == Work::Load { u64::from(good) } else { 0 };
         let session = &mut self.sessions[usize::from(s)];
         let rec = &mut session.ops[op];
         rec.copies = failed;
         rec.count = good;
-        self.counters.blocks_loaded += if rec.work == Work::Load { u64::from(good) } else { 0 };
         // A request that had to end succeeded if all its blocks had already arrived.
         rec.status = match first {
             None => Status::Ok,

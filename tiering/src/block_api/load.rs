@@ -158,11 +158,12 @@ impl BlockApi<'_> {
 
     /// Release the blocks that a load holds.
     fn release_copies(&mut self, s: u16, op: u32) {
+        let planes = self.geo.planes.len();
         let mut at = self.sessions[usize::from(s)].ops[op].copies.head;
         while at != NONE {
             let copy = &mut self.sessions[usize::from(s)].copies[at];
             let (block, next) = (std::mem::replace(&mut copy.block, NONE), copy.links.next);
-            if usize::from(copy.plane) < self.geo.planes.len() && copy.status.is_none() {
+            if usize::from(copy.plane) < planes && copy.status.is_none() {
                 copy.status = Some(Status::Canceled);
             }
             if block != NONE {

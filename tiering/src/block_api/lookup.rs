@@ -113,13 +113,8 @@ impl BlockApi<'_> {
         let lease_us = if mutants::on(Mutant::LeaseEndsEarly) { lease_us / 2 } else { lease_us };
         // `u64::MAX` marks a sequence that is no lease.
         let until = self.now.saturating_add(lease_us).min(u64::MAX - 1);
-        *self.seq_mut(s, seq) = Seq {
-            live: true,
-            priority: NEUTRAL_PRIORITY,
-            busy: op + 1,
-            leased_until: until,
-            ..Seq::default()
-        };
+        *self.seq_mut(s, seq) =
+            Seq { live: true, priority: NEUTRAL_PRIORITY, busy: op + 1, leased_until: until, ..Seq::default() };
         let before = self.blocks.leased_bytes;
         let attached = self.attach_chain(s, seq, last, count);
         let (leased, share) = (self.blocks.leased_bytes, self.lease_share(s));
@@ -243,9 +238,10 @@ impl BlockApi<'_> {
         session.leases += 1;
         session.lease_ends_at = session.lease_ends_at.min(until);
         self.set_timer(until);
-        self.announce_used(s, seq, self.sessions[usize::from(s)].seqs[seq as usize].blocks);
+        let blocks = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
+        self.announce_used(s, seq, blocks);
         let (mut host, mut nvme, mut elsewhere) = (0u32, 0u32, 0u32);
-        for index in 0..self.sessions[usize::from(s)].seqs[seq as usize].blocks {
+        for index in 0..blocks {
             let (mut absent, mut far) = (false, false);
             for page in self.pages_of(self.seq_block(s, seq, index)) {
                 let p = &self.pages[page as usize];
@@ -266,5 +262,4 @@ impl BlockApi<'_> {
         let bus = us(host + nvme + elsewhere, self.sessions[usize::from(s)].link.rate);
         (Status::Ok, us(nvme, self.disk.read_rate()).max(bus) as u64)
     }
-
 }

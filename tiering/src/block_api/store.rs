@@ -96,7 +96,8 @@ impl BlockApi<'_> {
     /// Add a new block to an op's chain. It is never in tier 0 and takes no room there. All its pages need host frames, and may be
     /// evicted.
     fn new_block_in_host(&mut self, s: u16, op: u32) -> Option<BlockId> {
-        let b = self.alloc_block(self.sessions[usize::from(s)].shard)?;
+        let shard = self.sessions[usize::from(s)].shard;
+        let b = self.alloc_block(shard)?;
         self.blocks[b].parked = true;
         self.add_ref_in_host(b);
         let mut chain = self.sessions[usize::from(s)].ops[op].blocks;
@@ -122,7 +123,8 @@ impl BlockApi<'_> {
         // Admission reserved one.
         let Some(host) = self.take_host(s, page, For::Waiting) else { return Sent::Full };
         self.pages[page as usize].set_copying_out(true);
-        self.host.count_copying(self.geo.class_of_page(page), true);
+        let class = self.geo.class_of_page(page);
+        self.host.count_copying(class, true);
         self.send_page(s, op, at, JobRec { task: Task::Gather, page, host, ..JobRec::default() }, buf);
         Sent::Yes
     }
@@ -135,7 +137,8 @@ impl BlockApi<'_> {
 
     /// Record the end of the copy of one page into its host frame.
     pub(crate) fn page_gathered(&mut self, job: JobRec, ok: bool) {
-        self.host.count_copying(self.geo.class_of_page(job.page), false);
+        let class = self.geo.class_of_page(job.page);
+        self.host.count_copying(class, false);
         let page = &mut self.pages[job.page as usize];
         page.set_copying_out(false);
         if ok && page.host == NONE {
@@ -190,7 +193,7 @@ impl BlockApi<'_> {
             self.sessions[usize::from(s)].copies[at].status = why;
             if let Some(status) = why {
                 let cause = if has_parent { why_not_stored(status) } else { Cause::StoreNoParent };
-                self.index.note_absent(copy.hash, cause, self.now);
+                self.note_absent(copy.hash, cause);
             }
             at = copy.links.next;
         }
@@ -220,7 +223,8 @@ impl BlockApi<'_> {
 
     fn publish_copy(&mut self, s: u16, copy: &BlockCopy, depth: u32, above: u32, level: Level) -> Result<u32, Status> {
         if copy.block == NONE {
-            return self.publish_cached(self.sessions[usize::from(s)].shard, copy.hash, above, level);
+            let shard = self.sessions[usize::from(s)].shard;
+            return self.publish_cached(shard, copy.hash, above, level);
         }
         let block = &mut self.blocks[copy.block];
         (block.state, block.parked) = (BlockState::Sealed, false);

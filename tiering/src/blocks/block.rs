@@ -1,8 +1,8 @@
 //! Blocks: lifetime, references, and free ids.
 
 use super::NO_SESSION;
-use crate::index::Link;
 use crate::api::NONE;
+use crate::index::Link;
 use crate::lists::{Links, List, linked};
 use serde::{Deserialize, Serialize};
 

@@ -89,11 +89,11 @@ impl BlockTable {
     /// Set a guarantee, which was admitted or is smaller than the last one.
     pub(crate) fn set_guarantee(&mut self, s: u16, blocks: u32) {
         self.blocks.promised = self.blocks.promised + self.unclaimed_of(s, blocks) - self.unclaimed(s);
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.below.sessions[usize::from(s)];
         session.guaranteed_blocks = blocks;
         for (class, c) in (0..).zip(&mut session.classes) {
             let before = c.committed_in_host();
-            c.guaranteed = u64::from(blocks) * u64::from(self.geo.classes[usize::from(class)].planes);
+            c.guaranteed = u64::from(blocks) * u64::from(self.below.geo.classes[usize::from(class)].planes);
             self.host.commit(class, before, c.committed_in_host());
         }
     }

@@ -103,6 +103,13 @@ impl Default for Frame {
 
 linked!(Frame.links);
 
+impl Frame {
+    /// Forget that the page was loaded for a queued sequence. Return whether it was there and that sequence was not resumed.
+    pub fn end_schedule(&mut self) -> bool {
+        std::mem::take(&mut self.scheduled) && self.state != FrameState::Incoming
+    }
+}
+
 /// The frames of one size class of a session: ids `base .. base + max`, of which the first `count` are in use. The `mapped_frames` ids
 /// behind them are mapped frames: a mapped frame has no tier-0 memory and shows a page where it is in host.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

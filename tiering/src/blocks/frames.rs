@@ -1,6 +1,5 @@
 //! Tier-0 frames: the page that each shows, and the list that each is in.
 
-use crate::counters::Counters;
 use crate::api::{FrameId, NONE};
 use crate::blocks::{BlockState, BlockTable, Frame, FrameState, NO_LANE, NO_SESSION, On};
 use crate::mutants::{self, Mutant};
@@ -267,8 +266,8 @@ impl BlockTable {
     /// Free a frame that shows no page and is installed in no page table.
     pub(crate) fn free_frame(&mut self, s: u16, f: FrameId) {
         self.unlist(s, f);
-        let session = &mut self.sessions[usize::from(s)];
-        self.counters.scheduled_gone(&mut session.frames[f as usize]);
+        let session = &mut self.below.sessions[usize::from(s)];
+        self.below.counters.scheduled_wasted += u64::from(session.frames[f as usize].end_schedule());
         session.frames[f as usize] = Frame::default();
         let class = usize::from(session.class_of_frame(f));
         let class = &mut session.classes[class];
@@ -288,7 +287,8 @@ impl BlockTable {
         let page = self.frame(s, f).page;
         self.unlist(s, f);
         self.remove_copy(page, s, f);
-        self.counters.scheduled_gone(&mut self.sessions[usize::from(s)].frames[f as usize]);
+        let wasted = self.frame_mut(s, f).end_schedule();
+        self.counters.scheduled_wasted += u64::from(wasted);
         self.frame_mut(s, f).state = FrameState::Invalidating;
         self.count_mapped_invalidating(s, f, true);
         self.counters.transitions += 1;
@@ -297,12 +297,5 @@ impl BlockTable {
         self.settle_host(page);
         self.enlist(s, f, On::Evict, NO_LANE);
         self.wake(s);
-    }
-}
-
-impl Counters {
-    /// Count a page that is evicted before its sequence was resumed.
-    pub(crate) fn scheduled_gone(&mut self, frame: &mut Frame) {
-        self.scheduled_wasted += u64::from(std::mem::take(&mut frame.scheduled) && frame.state != FrameState::Incoming);
     }
 }

@@ -1,10 +1,11 @@
 //! TODO
 
-use crate::api::{Action, BlockId, NONE};
+use crate::api::{Action, BlockId, IoClass, NONE};
 use crate::blocks::{Block, BlockTable, FrameState, On};
+use crate::error::Error;
 use crate::host::HostOn;
 use crate::mutants::{self, Mutant};
-use crate::sessions::{JobRec, Life, Task};
+use crate::sessions::{JobRec, Life, Sessions, Task};
 
 impl BlockTable {
     /// Return whether the page must be read from disk before a session can load it.
@@ -106,10 +107,22 @@ impl BlockTable {
         }
     }
 
+    /// Raise the urgency of the read of a page of block `b`. Return its id, unless none is in flight or it was as urgent before.
+    pub(crate) fn urge_transfer(&mut self, b: BlockId, page: u32, class: IoClass) -> Option<u32> {
+        let host = &self.host;
+        self.disk.urge(class, |t| t.block == b && host.in_transfer(&t.frames).any(|(_, p)| p == page))
+    }
+
+    /// Add a slab that the node granted.
+    pub(crate) fn slab_granted(&mut self, class: u8, slab: u32, frames: u32) -> Result<(), Error> {
+        self.host.slab_granted(class, slab, frames, &self.below.geo.classes)
+    }
+
     /// Ask the node for memory of a class, unless it cannot help now. Return true while an answer is pending.
     pub(crate) fn ask_slab(&mut self, class: u8) -> bool {
         let lanes = self.disk.exists().then(|| self.live_lanes());
-        if self.host.ask(class, self.now, &self.geo.classes, lanes, self.cfg.limits.host_bytes_max) {
+        let Sessions { now, geo, cfg, .. } = &self.below;
+        if self.host.ask(class, *now, &geo.classes, lanes, cfg.limits.host_bytes_max) {
             self.actions_out.push_back(Action::NeedSlab { class });
         }
         // After a refusal, continue without waiting for a second answer.
@@ -131,7 +144,8 @@ impl BlockTable {
             _ => self.host_read(job.page),
         }
         self.counters.quarantined_total += 1;
-        self.charge_late(s, self.late_bytes_of(job));
+        let bytes = self.late_bytes_of(job);
+        self.charge_late(s, bytes);
         self.remove_in_flight(self.geo.block_of(job.page));
     }
 

@@ -166,13 +166,13 @@ impl BlockTable {
             self.overtake_plan(s, &old, after);
             self.counters.transitions += 1;
         }
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.below.sessions[usize::from(s)];
         let job = &mut session.jobs[slot];
         (job.frame, job.victim, job.after) = (f, victim, after);
         let page = job.page;
         let clock = session.clock;
         let frame = &mut session.frames[f as usize];
-        self.counters.scheduled_gone(frame);
+        self.below.counters.scheduled_wasted += u64::from(frame.end_schedule());
         frame.state = FrameState::Incoming;
         (frame.job, frame.stamp, frame.spared) = (slot, clock, false);
         frame.lane = crate::blocks::NO_LANE;
@@ -202,7 +202,8 @@ impl BlockTable {
 
     /// Send the planned job with this index, for the first time or again.
     pub(crate) fn launch(&mut self, s: u16, slot: u32, buf: &mut ActionBuf) {
-        let id = self.sessions[usize::from(s)].jobs.launch(slot, self.now);
+        let now = self.now;
+        let id = self.sessions[usize::from(s)].jobs.launch(slot, now);
         let rec = self.sessions[usize::from(s)].jobs[slot];
         self.look_for_late(s, &rec);
         let job = self.job_of(&rec);

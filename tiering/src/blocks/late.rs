@@ -12,7 +12,8 @@ impl BlockTable {
     pub(crate) fn job_is_late(&mut self, s: u16, slot: u32, job: JobRec) {
         self.sessions[usize::from(s)].jobs[slot].late = true;
         self.count_under_way(s, job, false);
-        self.charge_late(s, self.late_bytes_of(job));
+        let bytes = self.late_bytes_of(job);
+        self.charge_late(s, bytes);
     }
 
     /// Clear the late mark of a job of tier 0 that has ended or is abandoned.

@@ -20,6 +20,7 @@ pub(crate) use jobs::NewJob;
 pub(crate) use page::Page;
 pub(crate) use sequence::{CHUNK, Chunks, NEUTRAL_PRIORITY, Seq};
 
+use crate::api::SpaceConfig;
 use crate::config::Geometry;
 use crate::disk::Disk;
 use crate::error::Error;
@@ -27,7 +28,6 @@ use crate::host::Host;
 use crate::index::Index;
 use crate::layer::stands_on;
 use crate::sessions::Sessions;
-use crate::api::SpaceConfig;
 use serde::{Deserialize, Serialize};
 
 /// No session.

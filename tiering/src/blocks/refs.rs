@@ -5,9 +5,12 @@
 //! stale page-table entry would show another block's data.
 
 use crate::api::{BlockId, NONE};
-use crate::blocks::{BlockState, BlockTable, FrameState, NEUTRAL_PRIORITY, NO_LANE, NO_SESSION, On, Page, PersistState};
+use crate::blocks::{
+    BlockState, BlockTable, FrameState, NEUTRAL_PRIORITY, NO_LANE, NO_SESSION, On, Page, PersistState,
+};
 use crate::index::evict::Priority;
 use crate::mutants::{self, Mutant};
+use crate::sessions::Sessions;
 
 impl BlockTable {
     pub(crate) fn pop_chain(&mut self, s: u16, op: u32) -> Option<BlockId> {
@@ -234,7 +237,8 @@ impl BlockTable {
 
     /// Add the block's unsealed pages to those that must stay in the session's tier 0, or remove them.
     pub(crate) fn count_unsealed(&mut self, s: u16, add: bool) {
-        for (class, geo) in self.sessions[usize::from(s)].classes.iter_mut().zip(&self.geo.classes) {
+        let Sessions { sessions, geo, .. } = &mut self.below;
+        for (class, geo) in sessions[usize::from(s)].classes.iter_mut().zip(&geo.classes) {
             let pages = u64::from(geo.planes);
             class.unsealed = if add { class.unsealed + pages } else { class.unsealed - pages };
         }

@@ -42,10 +42,10 @@ impl BlockTable {
 
     /// Append a block with a reference that is already counted. The caller checked that it fits.
     pub(crate) fn append_block(&mut self, s: u16, seq: SeqId, b: BlockId) -> bool {
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.below.sessions[usize::from(s)];
         let len = session.seqs[seq as usize].blocks;
         let dir = &mut session.dirs[seq as usize * session.dir_len..(seq as usize + 1) * session.dir_len];
-        if len >= self.cfg.limits.seq_blocks_max || !self.chunks.push(dir, len, b) {
+        if len >= self.below.cfg.limits.seq_blocks_max || !self.chunks.push(dir, len, b) {
             return false;
         }
         session.seqs[seq as usize].blocks += 1;
@@ -57,7 +57,7 @@ impl BlockTable {
 
     /// Append a word that is not a block of the sequence yet. The caller checked that it fits.
     pub(crate) fn append_word(&mut self, s: u16, seq: SeqId, word: u32) -> bool {
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.below.sessions[usize::from(s)];
         let len = session.seqs[seq as usize].blocks;
         let dir = &mut session.dirs[seq as usize * session.dir_len..(seq as usize + 1) * session.dir_len];
         let pushed = self.chunks.push(dir, len, word);
@@ -68,7 +68,7 @@ impl BlockTable {
     /// Remove words that are not blocks from the end of the list until `keep` are left.
     pub(crate) fn forget_words(&mut self, s: u16, seq: SeqId, keep: u32) {
         while self.sessions[usize::from(s)].seqs[seq as usize].blocks > keep {
-            let session = &mut self.sessions[usize::from(s)];
+            let session = &mut self.below.sessions[usize::from(s)];
             let len = session.seqs[seq as usize].blocks;
             let dir = &mut session.dirs[seq as usize * session.dir_len..(seq as usize + 1) * session.dir_len];
             self.chunks.pop(dir, len);
@@ -77,7 +77,7 @@ impl BlockTable {
     }
 
     pub(crate) fn set_seq_word(&mut self, s: u16, seq: SeqId, index: u32, word: u32) {
-        let dir = self.sessions[usize::from(s)].dir(seq);
+        let dir = self.below.sessions[usize::from(s)].dir(seq);
         self.chunks.set(dir, index, word);
     }
 
@@ -91,7 +91,7 @@ impl BlockTable {
     /// Drop the blocks from index `keep` on, deepest first, so that a prefix outlives its descendants.
     pub(crate) fn drop_tail(&mut self, s: u16, seq: SeqId, keep: u32) {
         while self.sessions[usize::from(s)].seqs[seq as usize].blocks > keep {
-            let session = &mut self.sessions[usize::from(s)];
+            let session = &mut self.below.sessions[usize::from(s)];
             let len = session.seqs[seq as usize].blocks;
             let dir = &mut session.dirs[seq as usize * session.dir_len..(seq as usize + 1) * session.dir_len];
             let b = self.chunks.pop(dir, len);

@@ -39,7 +39,8 @@ impl DiskTier {
     fn try_admit_chain(&mut self, b: BlockId, why: Why) -> bool {
         let c = self.blocks[b].entry;
         let asked = matches!(why, Why::Published(level) if level > Level::Published);
-        self.disk.advance_budget(self.now);
+        let now = self.now;
+        self.disk.advance_budget(now);
         let uses = self.uses_before(b, asked);
         // With a larger write budget the block would be written.
         let wanted = uses.is_none_or(|uses| uses > 0) || self.cfg.policy.nvme_admission == Admission::All;
@@ -83,7 +84,8 @@ impl DiskTier {
             self.counters.refused_unworthy += u64::from(unworthy);
         }
         if self.may_be_admitted_later(b) {
-            self.disk.decide_later(self.now);
+            let now = self.now;
+            self.disk.decide_later(now);
         }
     }
 
@@ -94,26 +96,27 @@ impl DiskTier {
 
     /// Decide on refused blocks again, if a pass is due: on those among the next [`EXAMINED_MAX`] of all blocks, as long as there are bytes.
     pub(crate) fn admit_refilled(&mut self) {
-        let blocks = self.blocks.recs.len() as u32;
-        let Some(left) = self.disk.begin_pass(self.now, blocks) else { return };
+        let (now, blocks) = (self.now, self.blocks.recs.len() as u32);
+        let Some(left) = self.disk.begin_pass(now, blocks) else { return };
         for _ in 0..left.min(EXAMINED_MAX as u32) {
-            let Some(b) = self.disk.next_of_pass(self.now, blocks, self.blocks.committed) else { return };
+            let committed = self.blocks.committed;
+            let Some(b) = self.disk.next_of_pass(now, blocks, committed) else { return };
             let block = &self.blocks[b];
             let is_refused = block.not_admitted && block.entry != NONE && self.is_unpersisted(b);
             if is_refused && self.may_be_admitted_later(b) {
                 self.persist(b, Why::Refilled);
             }
         }
-        self.disk.suspend_pass(self.now);
+        self.disk.suspend_pass(now);
     }
 
     /// The space ends: admit what the write budget allows, and keep nothing for later.
     pub(crate) fn admit_last(&mut self) {
-        self.disk.decide_last(self.now);
+        let now = self.now;
+        self.disk.decide_last(now);
     }
 
     /// Return whether a decision on refused blocks is due now ([`Event::Tick`](crate::api::Event::Tick)).
-    #[must_use]
     pub(crate) fn is_admitting(&self) -> bool {
         self.disk.decision_due_us().is_some_and(|due_us| due_us <= self.now)
     }
@@ -166,7 +169,8 @@ impl DiskTier {
 
     /// Reserve the bytes that a block being persisted will write.
     pub(crate) fn set_aside(&mut self, b: BlockId) {
-        self.blocks.set_committed(b, self.is_unwritten(b));
+        let unwritten = self.is_unwritten(b);
+        self.blocks.set_committed(b, unwritten);
     }
 
     /// Charge the bytes of a block being written, whether they were reserved or not.
@@ -176,7 +180,8 @@ impl DiskTier {
             false => self.counters.nvme_bytes_forced += bytes,
         }
         self.blocks.set_committed(b, false);
-        self.disk.charge(self.now, bytes);
+        let now = self.now;
+        self.disk.charge(now, bytes);
     }
 
     /// Drop the least recently used unreferenced blocks that were not admitted, until a host frame of the class is free. Running
@@ -197,7 +202,6 @@ impl DiskTier {
     }
 
     /// Return the state of the space's write budget.
-    #[must_use]
     pub(crate) fn budget_report(&self) -> BudgetReport {
         self.disk.budget_report(self.cfg.policy.nvme_admission, self.blocks.committed, self.blocks.over_budget)
     }

@@ -13,7 +13,8 @@ impl DiskTier {
 
     /// Ask the node for NVMe space, preferably on a given disk. Return true while an answer is pending.
     fn ask_disk_on(&mut self, disk: Option<u16>) -> bool {
-        if self.disk.ask(disk, self.cfg.limits.nvme_bytes_max) {
+        let nvme_bytes_max = self.cfg.limits.nvme_bytes_max;
+        if self.disk.ask(disk, nvme_bytes_max) {
             self.actions_out.push_back(Action::NeedDisk { disk: disk.unwrap_or(u16::MAX) });
         }
         self.disk.is_asked()

@@ -82,8 +82,9 @@ impl DiskTier {
     fn drop_block(&mut self, c: u32, b: BlockId) {
         let block = self.blocks[b];
         let at = block.slot;
-        for (i, &plane) in self.geo.windowed.iter().enumerate() {
-            let out_of_window = self.pages[self.geo.page(b, plane) as usize].out_of_window();
+        for i in 0..self.geo.windowed.len() {
+            let page = self.geo.page(b, self.geo.windowed[i]);
+            let out_of_window = self.pages[page as usize].out_of_window();
             self.disk.set_windowed(at, i, !out_of_window);
         }
         self.disk.drop_block(at, c, block.shard, block.next_copy.get());
@@ -99,7 +100,8 @@ impl DiskTier {
         if self.blocks.free_ids() == 0 {
             self.make_room_at_once();
         }
-        let b = self.alloc_block(self.disk.shard(at))?;
+        let shard = self.disk.shard(at);
+        let b = self.alloc_block(shard)?;
         let next = self.disk.next_copy(at);
         self.replace_copy(c, ShardCopy::IndexOnly(at), ShardCopy::Block(b));
         self.disk.give_block(at, b);

@@ -54,7 +54,8 @@ impl DiskTier {
         self.add_in_flight(b);
         let bytes = if kind == IoKind::Read { self.bytes_of(&frames) } else { 0 };
         let transfer = Transfer::new((kind, class, reason), b, frames, self.now);
-        let (id, at) = self.disk.start_transfer(transfer, self.blocks[b].slot, bytes);
+        let slot = self.blocks[b].slot;
+        let (id, at) = self.disk.start_transfer(transfer, slot, bytes);
         let list = (start, buf.list_start() - start);
         let action = Action::Io { id, kind, class, at, list };
         self.trace.fold(&action, buf.list(list));
@@ -75,10 +76,8 @@ impl DiskTier {
             return;
         }
         let b = self.geo.block_of(page);
-        let host = &self.host;
-        let reads_page = |t: &Transfer| t.block == b && host.in_transfer(&t.frames).any(|(_, p)| p == page);
         if buf.room() > 0
-            && let Some(id) = self.disk.urge(class, reads_page)
+            && let Some(id) = self.urge_transfer(b, page, class)
         {
             self.counters.prefetch_late += 1;
             self.emit(Action::Urge { id, class }, &[], buf);
@@ -125,7 +124,8 @@ impl DiskTier {
                 let out_of_window = self.pages[page as usize].out_of_window();
                 self.pages[page as usize].set_on_disk(!out_of_window);
                 self.counters.transitions += 1;
-                self.counters.host_to_nvme.add(transfer.reason, self.geo.classes[usize::from(class)].page_bytes);
+                let page_bytes = self.geo.classes[usize::from(class)].page_bytes;
+                self.counters.host_to_nvme.add(transfer.reason, page_bytes);
             } else {
                 self.counters.host_to_nvme.failed += 1;
             }
@@ -145,7 +145,8 @@ impl DiskTier {
             self.blocks[b].write_fails = 0;
             return;
         }
-        let retry_at = self.disk.write_failed(transfer.sent_us, status, self.now);
+        let now = self.now;
+        let retry_at = self.disk.write_failed(transfer.sent_us, status, now);
         self.set_timer(retry_at);
         if let Some(status) = self.disk.failing() {
             self.fail_publishes(status);
@@ -175,13 +176,15 @@ impl DiskTier {
         match status {
             Status::Ok => self.disk.read_succeeded(),
             _ => {
-                let retry_at = self.disk.read_failed(self.now);
+                let now = self.now;
+                let retry_at = self.disk.read_failed(now);
                 self.set_timer(retry_at);
             }
         }
         let mut frames = transfer.frames;
         let bytes = self.bytes_of(&frames);
-        self.disk.measure_read(self.now, bytes, ok);
+        let now = self.now;
+        self.disk.measure_read(now, bytes, ok);
         while let Some((at, page)) = self.host.end_transfer(&mut frames, IoKind::Read) {
             self.pages[page as usize].set_reading(false);
             let plane = u32::from(self.geo.plane_of(page));
@@ -195,7 +198,8 @@ impl DiskTier {
                 p.host = at;
                 p.set_read_fails(0);
                 self.counters.transitions += 1;
-                self.counters.nvme_to_host.add(transfer.reason, self.geo.classes[class].page_bytes);
+                let page_bytes = self.geo.classes[class].page_bytes;
+                self.counters.nvme_to_host.add(transfer.reason, page_bytes);
                 self.settle_page(page);
                 continue;
             }

@@ -39,9 +39,9 @@ pub(crate) use transfers::Transfer;
 pub use write_budget::BudgetReport;
 
 use crate::api::SpaceConfig;
-use crate::link::Link;
 use crate::index::{Link as CopyLink, PrefixIndex};
 use crate::layer::stands_on;
+use crate::link::Link;
 use health::Health;
 use kvtide_format::SlotLayout;
 use log::Log;

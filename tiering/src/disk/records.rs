@@ -55,7 +55,8 @@ impl DiskTier {
         };
         let Some(id) = self.disk.start_erase(at) else { return };
         let urgent = self.disk.free_slots() == 0;
-        self.emit(Action::Erase { id, at: self.disk.location(at), urgent }, &[], buf);
+        let place = self.disk.location(at);
+        self.emit(Action::Erase { id, at: place, urgent }, &[], buf);
     }
 
     fn send_record(&mut self, buf: &mut ActionBuf) {
@@ -104,7 +105,8 @@ impl DiskTier {
 
     fn record_done(&mut self, request: LogRequest, status: Status) {
         let at = request.slot;
-        match self.disk.record_ended(status == Status::Ok, self.now) {
+        let now = self.now;
+        match self.disk.record_ended(status == Status::Ok, now) {
             None => self.counters.records += 1,
             Some(retry_at) => {
                 self.counters.records_failed += 1;
@@ -146,7 +148,8 @@ impl DiskTier {
     }
 
     fn erase_done(&mut self, at: u32, status: Status) {
-        match self.disk.erase_ended(status == Status::Ok, self.now) {
+        let now = self.now;
+        match self.disk.erase_ended(status == Status::Ok, now) {
             None => self.counters.erases += 1,
             Some(retry_at) => {
                 self.counters.erases_failed += 1;

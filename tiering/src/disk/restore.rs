@@ -41,7 +41,6 @@ impl DiskTier {
     }
 
     /// Return the highest generation that slots of an NVMe slab have had.
-    #[must_use]
     pub(crate) fn generation_of(&self, slab: u32) -> u32 {
         self.disk.generation_of(slab)
     }
@@ -68,7 +67,7 @@ impl DiskTier {
                 self.announce_gap();
             }
             Err(cause) => {
-                self.index.note_absent(hash, cause, self.now);
+                self.note_absent(hash, cause);
                 self.counters.restore_refused += 1;
                 self.disk.release(slot);
             }

@@ -22,7 +22,8 @@ impl HostTier {
             return false;
         }
         self.pages[page as usize].set_copying_out(true);
-        self.add_in_flight(self.geo.block_of(page));
+        let b = self.geo.block_of(page);
+        self.add_in_flight(b);
         let slot = self.send_other(
             s,
             JobRec { task: Task::CopyOut, reason, page, frame: f, host, op, ..JobRec::default() },

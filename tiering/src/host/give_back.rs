@@ -46,12 +46,12 @@ impl HostTier {
             return;
         }
         if let Some(slab) = self.slab_to_drain() {
-            self.host.start_drain(slab, self.now);
+            let now = self.now;
+            self.host.start_drain(slab, now);
         }
     }
 
     /// Return true while a slab is being emptied for another space.
-    #[must_use]
     pub(crate) fn is_reclaiming(&self) -> bool {
         self.host.drain_at().is_some()
     }
@@ -144,7 +144,8 @@ impl HostTier {
                 Cleared::Never => return self.stop_draining(),
             }
         }
-        match self.host.end_slice(next, self.now) {
+        let now = self.now;
+        match self.host.end_slice(next, now) {
             Drained::InPart => {}
             Drained::Later(at) => {
                 self.set_timer(at);

@@ -36,13 +36,15 @@ impl HostTier {
                 Task::Scatter => {
                     self.keep_source(s, job);
                     self.host_read(job.page);
-                    self.remove_in_flight(self.geo.block_of(job.page));
+                    let block = self.geo.block_of(job.page);
+                    self.remove_in_flight(block);
                 }
                 Task::CopyOut | Task::Gather => {
                     let page = &mut self.pages[job.page as usize];
                     page.set_copying_out(false);
                     if job.task == Task::Gather {
-                        self.host.count_copying(self.geo.class_of_page(job.page), false);
+                        let class = self.geo.class_of_page(job.page);
+                        self.host.count_copying(class, false);
                     }
                     if mutants::on(Mutant::NoQuarantine) {
                         self.host.free(job.host);
@@ -54,7 +56,8 @@ impl HostTier {
                     if job.task == Task::CopyOut {
                         self.frame_mut(s, job.frame).job = NONE;
                     }
-                    self.remove_in_flight(self.geo.block_of(job.page));
+                    let b = self.geo.block_of(job.page);
+                    self.remove_in_flight(b);
                 }
                 // A page that was unsealed may be sealed and published now. It is released with the other frames.
                 Task::Move => self.undo_move(s, slot, job),
@@ -62,7 +65,10 @@ impl HostTier {
                     self.unmapped_by_loss(s, job.frame, job.page);
                     self.invalidated(job.page);
                 }
-                Task::Drop => self.dropped(s, self.geo.block_of(job.page)),
+                Task::Drop => {
+                    let b = self.geo.block_of(job.page);
+                    self.dropped(s, b);
+                }
                 Task::Cancel => {}
             }
         }
@@ -84,7 +90,8 @@ impl HostTier {
 
     fn keep_reading(&mut self, s: u16, page: u32) {
         self.pages[page as usize].loads += 1;
-        self.add_in_flight(self.geo.block_of(page));
+        let b = self.geo.block_of(page);
+        self.add_in_flight(b);
         self.sessions[usize::from(s)].reading.push(page);
     }
 

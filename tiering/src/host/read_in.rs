@@ -129,7 +129,8 @@ impl HostTier {
         if take == Take::Any {
             self.host.leave_to_reader(class, 0);
         }
-        self.host.touch(at, self.clock);
+        let clock = self.clock;
+        self.host.touch(at, clock);
         self.host.set_read_ahead(at, take != Take::Any);
         Some(at)
     }

@@ -88,7 +88,8 @@ impl HostTier {
             }
             let coming = self.host.is_busy(class) || self.are_frames_coming(class);
             if to == For::Publish && self.host.free_frames(class) == 0 && !coming {
-                self.no_room_for(self.geo.block_of(page));
+                let b = self.geo.block_of(page);
+                self.no_room_for(b);
             }
         }
         self.host.alloc_reclaimed(class, page)

@@ -23,7 +23,8 @@ impl HostTier {
 
     /// Unmap mapped frames because a request found no host frame of a class. Return whether any will be unmapped.
     pub(crate) fn unmap_some(&mut self, class: u8) -> bool {
-        if !self.host.pause_mapping(class, self.clock.wrapping_add(PAUSE_STEPS)) {
+        let clock = self.clock;
+        if !self.host.pause_mapping(class, clock.wrapping_add(PAUSE_STEPS)) {
             return false;
         }
         let classes = self.sessions.iter().filter_map(|s| s.classes.get(usize::from(class)));

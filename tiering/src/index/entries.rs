@@ -1,7 +1,7 @@
 //! Published cache entries: their shard copies, and removal from the index by eviction or loss.
 
 use crate::api::{BlockId, Cause, NONE, Status};
-use crate::blocks::{Block, PersistState};
+use crate::blocks::PersistState;
 use crate::index::{Absence, Link, PrefixIndex, ShardCopy};
 use crate::mutants::{self, Mutant};
 
@@ -54,12 +54,11 @@ impl PrefixIndex {
     /// Mark a page as lost if it is in no tier any more. Its block is not found by new readers; sequences that refer to it fail
     /// at their next fault.
     pub(crate) fn lose_if_nowhere(&mut self, page: u32, cause: Cause) {
-        let p = &mut self.pages[page as usize];
-        let b = self.geo.block_of(page);
+        let (p, b) = (&self.pages[page as usize], self.geo.block_of(page));
         if p.below() || p.frame != NONE || p.out_of_window() || p.lost() || !self.blocks[b].live() {
             return;
         }
-        p.set_lost();
+        self.pages[page as usize].set_lost();
         self.counters.pages_lost += 1;
         let entry = self.blocks[b].entry;
         if entry != NONE {
@@ -158,7 +157,8 @@ impl PrefixIndex {
         let us = |bytes: u64, rate: f32| if rate > 0.0 { bytes as f64 / f64::from(rate) } else { 0.0 };
         let bus = self.sessions.iter().map(|session| session.link.rate).fold(0.0, f32::max);
         let nvme = us(self.disk.slot_bytes() * u64::from(self.cfg.shards), self.disk.read_rate());
-        self.index.set_load_us(us(self.disk.slot_bytes(), bus).max(nvme));
+        let slot_bytes = self.disk.slot_bytes();
+        self.index.set_load_us(us(slot_bytes, bus).max(nvme));
     }
 
     /// Drop entries that were not used for the configured TTL, even if there is room; at most [`EXPIRE_MAX`] per call.
@@ -178,7 +178,6 @@ impl PrefixIndex {
     }
 
     /// Return the estimates of the space's ghost caches for other sizes and policies.
-    #[must_use]
     pub(crate) fn eviction_advice(&self) -> crate::evict::Advice {
         crate::evict::Advice { entry_bytes: self.disk.slot_bytes() * u64::from(self.cfg.shards), ..self.index.advice() }
     }
@@ -236,7 +235,9 @@ impl PrefixIndex {
             let leaf = self.index.next_leaf(first);
             let on_its_way = self.copies(leaf).filter_map(ShardCopy::block).any(|b| self.is_on_its_way(b));
             let on_its_way = on_its_way && !self.is_parent_of_store(leaf);
-            if on_its_way && (self.index.first_of(true).is_some() || self.candidate(false, PrefixIndex::has_slot).is_some()) {
+            if on_its_way
+                && (self.index.first_of(true).is_some() || self.candidate(false, PrefixIndex::has_slot).is_some())
+            {
                 // Not counted as lost before the write: the disk has no room for it, and a faster disk would not help.
                 self.counters.cache_drops += 1;
                 self.remove_entry(leaf, Cause::NvmeFull);

@@ -136,8 +136,9 @@ impl PrefixIndex {
 
     /// A relay's session begins or has ended to store blocks.
     pub(crate) fn note_relayed(&mut self, s: u16, begins: bool) {
+        let relayed = begins && self.sessions[usize::from(s)].follows;
         if let Some(feed) = &mut self.feed {
-            feed.relayed = begins && self.sessions[usize::from(s)].follows;
+            feed.relayed = relayed;
         }
     }
 

@@ -14,7 +14,6 @@ pub(crate) enum From {
 
 impl PrefixIndex {
     /// Return the figures of a session since it attached; `None` if there is no such session.
-    #[must_use]
     pub(crate) fn hits(&self, session: u16) -> Option<Hits> {
         self.sessions.get(usize::from(session)).map(|session| session.hits)
     }

@@ -37,7 +37,6 @@ pub struct EntryStatus {
 
 impl PrefixIndex {
     /// Return what is known of a cached block.
-    #[must_use]
     pub(crate) fn entry(&self, hash: u128) -> Option<EntryStatus> {
         let c = self.index.find(hash)?;
         let mut status = EntryStatus {
@@ -75,7 +74,6 @@ impl PrefixIndex {
     }
 
     /// Return the maximum number of cached blocks in pinned prefixes.
-    #[must_use]
     pub(crate) fn pinned_max(&self) -> u32 {
         self.cfg.limits.entries_max / PINNED_PART
     }

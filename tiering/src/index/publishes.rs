@@ -23,12 +23,13 @@ impl PrefixIndex {
     }
 
     pub(crate) fn publish_stored(&mut self, s: u16, op: u32) {
-        let rec = &mut self.sessions[usize::from(s)].ops[op];
-        if rec.tokens < Level::Durable as u64 {
+        if self.sessions[usize::from(s)].ops[op].tokens < Level::Durable as u64 {
             return self.finish_with(s, op, Status::Ok, Level::Stored as u64);
         }
         // A flush in progress may have started too early.
-        (rec.at, rec.use_pos) = (NONE, self.disk.want_flush());
+        let flush = self.disk.want_flush();
+        let rec = &mut self.sessions[usize::from(s)].ops[op];
+        (rec.at, rec.use_pos) = (NONE, flush);
     }
 
     /// Complete the publishes that wait for flush `done`, which ended, or for an earlier one.

@@ -13,15 +13,18 @@ pub(crate) fn why_not_stored(status: Status) -> Cause {
 }
 
 impl PrefixIndex {
-    /// Return why lookups do not find the block with this hash; `None` if they find it. Takes constant time. Changes nothing, and no
-    /// decision of the core depends on it.
-    #[must_use]
+    /// Note in the history why a block is not cached.
+    pub(crate) fn note_absent(&mut self, hash: u128, cause: Cause) {
+        let now = self.now;
+        self.index.note_absent(hash, cause, now);
+    }
+
+    /// Return why lookups do not find the block with this hash; `None` if they find it.
     pub(crate) fn absence(&self, hash: u128) -> Option<Absence> {
         self.index.absence(hash, self.now)
     }
 
     /// Return the time since which no block that left, or was not stored, has been forgotten, in microseconds on the clock of `now_us`.
-    #[must_use]
     pub(crate) fn absences_known_since_us(&self) -> u64 {
         self.index.absences_known_since_us()
     }
@@ -32,7 +35,7 @@ impl PrefixIndex {
         let mut at = if rec.work == Work::Store { rec.copies.head } else { NONE };
         while at != NONE {
             let copy = self.sessions[usize::from(s)].copies[at];
-            self.index.note_absent(copy.hash, cause, self.now);
+            self.note_absent(copy.hash, cause);
             at = copy.links.next;
         }
     }

@@ -61,7 +61,7 @@ impl Paging<'_> {
     /// only by a nearly finished sequence will be freed soon without a write, so they move behind all others.
     fn coldest_that_stays(&mut self, s: u16, class: u8) -> FrameId {
         for _ in 0..CHANCES {
-            let session = &mut self.sessions[usize::from(s)];
+            let session = &self.sessions[usize::from(s)];
             let f = session.classes[usize::from(class)].dirty.head;
             if f == NONE {
                 return NONE;
@@ -72,6 +72,7 @@ impl Paging<'_> {
             if !own || !session.seqs.get(block.seq as usize).is_some_and(|q| q.live && q.is_ending(ending)) {
                 return f;
             }
+            let session = &mut self.sessions[usize::from(s)];
             session.classes[usize::from(class)].dirty.move_back(&mut session.frames, f);
         }
         NONE
@@ -105,7 +106,8 @@ impl Paging<'_> {
             self.disk.wake();
         }
         self.settle_page(job.page);
-        self.update_persist(self.geo.block_of(job.page));
+        let block = self.geo.block_of(job.page);
+        self.update_persist(block);
         if job.op != NONE {
             let lasting = !ok && self.pages[job.page as usize].copy_out_fails >= IO_TRIES;
             match lasting {
@@ -119,6 +121,7 @@ impl Paging<'_> {
         } else {
             self.wake_readers_elsewhere(s, job.page);
         }
-        self.remove_in_flight(self.geo.block_of(job.page));
+        let b = self.geo.block_of(job.page);
+        self.remove_in_flight(b);
     }
 }

@@ -103,7 +103,8 @@ impl Paging<'_> {
         }
         self.drop_host_copy(page);
         self.pages[page as usize].set_on_disk(false);
-        self.uncharge_page(b, self.geo.class_of(plane));
+        let class = self.geo.class_of(plane);
+        self.uncharge_page(b, class);
         self.pages[page as usize].set_out_of_window();
         self.settle_host(page);
         self.blocks[b].partial = true;

@@ -108,7 +108,8 @@ impl Paging<'_> {
             Admit::Wait => return Err(Status::Again),
             Admit::No(status) => return Err(status),
         }
-        let b = self.alloc_block(self.sessions[usize::from(s)].shard).ok_or(Status::NoSpace)?;
+        let shard = self.sessions[usize::from(s)].shard;
+        let b = self.alloc_block(shard).ok_or(Status::NoSpace)?;
         self.add_ref(s, b);
         self.count_unsealed(s, true);
         for (plane, &f) in frames.iter().enumerate() {
@@ -122,7 +123,8 @@ impl Paging<'_> {
             } else if u64::from(index) < self.geo.first_needed(plane as u16, tokens) {
                 self.pages[page as usize].set_out_of_window();
                 self.blocks[b].partial = true;
-                self.uncharge_page(b, self.geo.class_of(plane as u16));
+                let class = self.geo.class_of(plane as u16);
+                self.uncharge_page(b, class);
             } else {
                 self.pages[page as usize].set_lost();
                 self.counters.pages_lost += 1;

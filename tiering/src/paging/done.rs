@@ -147,8 +147,9 @@ impl Paging<'_> {
         if self.sessions[usize::from(s)].jobs.again.is_empty() {
             return;
         }
+        let now = self.now;
         let session = &mut self.sessions[usize::from(s)];
-        let due = session.again_at == 0 || self.now >= session.again_at;
+        let due = session.again_at == 0 || now >= session.again_at;
         if due {
             session.again_at = 0;
         }
@@ -163,8 +164,8 @@ impl Paging<'_> {
         }
         let session = &mut self.sessions[usize::from(s)];
         if due && !session.jobs.again.is_empty() && buf.room() > 0 {
-            session.again_at = self.now.saturating_add(AGAIN_US).max(1);
-            self.set_timer(self.now.saturating_add(AGAIN_US));
+            session.again_at = now.saturating_add(AGAIN_US).max(1);
+            self.set_timer(now.saturating_add(AGAIN_US));
         }
     }
 

@@ -32,10 +32,11 @@ impl Paging<'_> {
     pub(crate) fn evict_later(&mut self, s: u16, f: u32) {
         self.counters.jobs_busy += 1;
         self.frame_mut(s, f).job = NONE;
+        let now = self.now;
         let session = &mut self.sessions[usize::from(s)];
         if session.evicts_later.is_empty() {
             session.evict_wait_us = (session.evict_wait_us * 2).clamp(EVICT_WAIT_US, EVICT_WAIT_MAX_US);
-            session.evict_again_at = self.now.saturating_add(session.evict_wait_us);
+            session.evict_again_at = now.saturating_add(session.evict_wait_us);
             let at = session.evict_again_at;
             self.set_timer(at);
         }

@@ -64,13 +64,13 @@ impl Paging<'_> {
     /// Unmap the session's mapped frames that other requests need, some at a time.
     pub(crate) fn issue_unmaps(&mut self, s: u16) {
         for class in 0..self.geo.classes.len() as u8 {
-            let c = &self.sessions[usize::from(s)].classes[usize::from(class)];
-            if c.mapped_frames == 0 {
+            if self.sessions[usize::from(s)].classes[usize::from(class)].mapped_frames == 0 {
                 continue;
             }
             let quota = self.mapped_quota(class);
             let want = self.host.unmaps_due(class, quota).min(u64::from(UNMAP_BATCH)) as u32;
-            for _ in c.mapped_invalidating..want {
+            let invalidating = self.sessions[usize::from(s)].classes[usize::from(class)].mapped_invalidating;
+            for _ in invalidating..want {
                 let Some(f) = self.next_to_unmap(s, class) else { break };
                 debug_assert!(self.frame(s, f).state == FrameState::Present);
                 let old = *self.frame(s, f);

@@ -1,9 +1,9 @@
 //! Phases of paging's pending requests, independent of their kind.
 
-use crate::mutants::{self, Mutant};
 use crate::actions::ActionBuf;
-use crate::blocks::Seq;
 use crate::api::{NONE, Status};
+use crate::blocks::Seq;
+use crate::mutants::{self, Mutant};
 use crate::paging::Paging;
 use crate::sessions::{Phase, Task, Work};
 

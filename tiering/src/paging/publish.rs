@@ -67,7 +67,7 @@ impl Paging<'_> {
             hash => match self.index.find(hash) {
                 Some(above) => above,
                 None => {
-                    hashes.iter().for_each(|&hash| self.index.note_absent(hash, Cause::StoreNoParent, self.now));
+                    hashes.iter().for_each(|&hash| self.note_absent(hash, Cause::StoreNoParent));
                     return Err(Status::NotAdmitted);
                 }
             },
@@ -81,7 +81,7 @@ impl Paging<'_> {
             let b = self.seq_block(s, seq, index);
             above = self.publish_block((b, index), hash, above, level).inspect_err(|&status| {
                 let cause = why_not_stored(status);
-                hashes[i..].iter().for_each(|&hash| self.index.note_absent(hash, cause, self.now));
+                hashes[i..].iter().for_each(|&hash| self.note_absent(hash, cause));
             })?;
         }
         self.wake(s);

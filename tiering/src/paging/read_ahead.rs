@@ -12,12 +12,14 @@ use crate::api::{IoClass, NONE};
 use crate::counters::Reason;
 use crate::host::{Fetch, Take, Want};
 use crate::paging::{Paging, WALK_MAX};
+use crate::sessions::Sessions;
 
 impl Paging<'_> {
     /// Continue a lane's read-ahead. Return false if it stopped only because it had checked the maximum number of pages.
     pub(crate) fn walk_read_ahead(&mut self, s: u16, lane: u16, buf: &mut ActionBuf) -> bool {
+        let on_disk = self.disk.used() > 0;
         let l = &mut self.sessions[usize::from(s)].lanes[usize::from(lane)];
-        if self.disk.used() == 0 || !l.cursor.running {
+        if !on_disk || !l.cursor.running {
             return true;
         }
         if l.read_ahead.order() < l.cursor.order() {
@@ -37,7 +39,8 @@ impl Paging<'_> {
     fn read_ahead_page(&mut self, s: u16, lane: u16, page: u32, buf: &mut ActionBuf) -> bool {
         let p = self.pages[page as usize];
         if p.host != NONE {
-            self.host.touch(p.host, self.clock);
+            let clock = self.clock;
+            self.host.touch(p.host, clock);
         }
         if p.host != NONE || !p.on_disk() || p.reading() || self.find_copy(page, s).is_some() {
             return true;
@@ -52,7 +55,8 @@ impl Paging<'_> {
     fn next_read_ahead_page(&mut self, s: u16, lane: u16) -> Option<u32> {
         let planes = self.geo.planes.len() as u16;
         loop {
-            let session = &mut self.sessions[usize::from(s)];
+            let Sessions { sessions, geo, .. } = self.parts();
+            let session = &mut sessions[usize::from(s)];
             let l = &mut session.lanes[usize::from(lane)];
             let Some(&q) = l.batch.seqs.get(l.read_ahead.pos as usize) else {
                 let last = l.read_ahead.plane + 1 == planes || l.batch.seqs.is_empty();
@@ -68,7 +72,7 @@ impl Paging<'_> {
             let seq = &session.seqs[q as usize];
             let c = &mut l.read_ahead;
             if c.index == NONE {
-                c.index = self.geo.first_needed(c.plane, seq.tokens).min(u64::from(NONE - 1)) as u32;
+                c.index = geo.first_needed(c.plane, seq.tokens).min(u64::from(NONE - 1)) as u32;
             }
             if !seq.live || seq.parked || c.index >= seq.blocks {
                 (c.pos, c.index) = (c.pos + 1, NONE);

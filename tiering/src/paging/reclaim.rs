@@ -7,9 +7,9 @@ use crate::actions::ActionBuf;
 use crate::api::NONE;
 use crate::blocks::NewJob;
 use crate::counters::Reason;
+use crate::host::HostTier;
 use crate::paging::Paging;
 use crate::sessions::Task;
-
 
 impl Paging<'_> {
     pub(crate) fn issue_reclaim(&mut self, s: u16, buf: &mut ActionBuf) {
@@ -25,7 +25,7 @@ impl Paging<'_> {
     }
 
     fn bring_one_home(&mut self, s: u16, class: u8, buf: &mut ActionBuf) {
-        let away = |core: &Paging<'_>, page: u32| {
+        let away = |core: &HostTier, page: u32| {
             let home = core.blocks[core.geo.block_of(page)].home;
             home == s && core.pages[page as usize].frame == NONE && core.pages[page as usize].invalidating == 0
         };

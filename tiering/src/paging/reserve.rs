@@ -81,7 +81,8 @@ impl Paging<'_> {
         ops[op].at_plane += 1;
         if ops[op].at_plane == planes {
             ops[op].at_plane = 0;
-            ops[op].at = self.blocks[ops[op].at].links.next;
+            let block = ops[op].at;
+            self.sessions[usize::from(s)].ops[op].at = self.blocks[block].links.next;
         }
     }
 

@@ -31,11 +31,13 @@ impl Paging<'_> {
         let session = &self.sessions[usize::from(s)];
         let Some(c) = session.classes.get(usize::from(class)) else { return self.complete(who, Status::Range, 0) };
         if frames > c.max || frames < self.geo.classes[usize::from(class)].planes.max(2) {
-            return self.complete(who, Status::Range, u64::from(c.count));
+            let count = c.count;
+            return self.complete(who, Status::Range, u64::from(count));
         }
         let resizes = |o: &Op| o.phase != Phase::Free && o.work == Work::Resize && o.plane == u16::from(class);
         if session.ops.recs.iter().any(resizes) {
-            return self.complete(who, Status::State, u64::from(c.count));
+            let count = c.count;
+            return self.complete(who, Status::State, u64::from(count));
         }
         if frames >= c.count {
             self.counters.tier0_grown += u64::from(frames > c.count);
@@ -241,7 +243,8 @@ impl Paging<'_> {
             self.free_frame(s, job.source);
             self.settle(s, job.frame);
             self.page_arrived(s, job.page, job.frame);
-            self.remove_in_flight(self.geo.block_of(job.page));
+            let b = self.geo.block_of(job.page);
+            self.remove_in_flight(b);
         }
         if job.op != NONE {
             self.op_job_done(s, job.op, job.page);

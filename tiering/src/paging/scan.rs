@@ -18,7 +18,7 @@ use crate::blocks::{FrameState, NewJob, Pick};
 use crate::counters::Reason;
 use crate::host::{Take, Want};
 use crate::paging::Paging;
-use crate::sessions::{Cursor, Task, Who};
+use crate::sessions::{Cursor, Sessions, Task, Who};
 
 /// Maximum number of pages that one call checks before it returns to the daemon.
 pub(crate) const WALK_MAX: u32 = 4096;
@@ -63,11 +63,11 @@ impl Paging<'_> {
     }
 
     fn announce(&mut self, s: u16, lane: u16, step: u64, seqs: &[SeqId]) {
+        self.clock = self.clock.wrapping_add(1);
+        let host_clock = self.clock;
         let session = &mut self.sessions[usize::from(s)];
         session.clock += 1;
         let clock = session.clock;
-        self.clock = self.clock.wrapping_add(1);
-        let host_clock = self.clock;
         for &q in seqs {
             session.seqs[q as usize].stamp = clock;
         }
@@ -198,7 +198,8 @@ impl Paging<'_> {
     fn cursor_page(&mut self, s: u16, lane: u16) -> Option<(u32, u64)> {
         let planes = self.geo.planes.len() as u16;
         loop {
-            let session = &mut self.sessions[usize::from(s)];
+            let Sessions { sessions, geo, .. } = self.parts();
+            let session = &mut sessions[usize::from(s)];
             let l = &mut session.lanes[usize::from(lane)];
             if !l.cursor.running {
                 return None;
@@ -213,7 +214,7 @@ impl Paging<'_> {
             };
             let seq = &session.seqs[q as usize];
             if c.index == NONE {
-                c.index = self.geo.first_needed(c.plane, seq.tokens).min(u64::from(NONE - 1)) as u32;
+                c.index = geo.first_needed(c.plane, seq.tokens).min(u64::from(NONE - 1)) as u32;
             }
             if !seq.live || seq.parked || c.index >= seq.blocks {
                 (c.pos, c.index) = (c.pos + 1, NONE);

@@ -9,10 +9,10 @@ mod recording;
 
 pub use recording::Recording;
 
+use crate::Core;
 use crate::actions::ActionBuf;
 use crate::api::Event;
 use crate::error::Error;
-use crate::Core;
 use codec::Input;
 
 /// Maximum bytes of one recorded input: a full list of words or hashes, and its numbers.

@@ -1,9 +1,9 @@
 //! A dump: the state of a core, its inputs since then, and the hash of its actions.
 
 use super::codec::Reader;
+use crate::Core;
 use crate::actions::ActionBuf;
 use crate::error::Error;
-use crate::Core;
 use crate::trace::Trace;
 use serde::{Deserialize, Serialize};
 

@@ -30,10 +30,7 @@ impl Requests {
         if frames.iter().map(|&n| u64::from(n)).sum::<u64>() >= u64::from(NONE) {
             return refuse("frames exceed the range of frame ids");
         }
-        let requests = self.cfg.limits.requests_max as usize;
-        self.sessions[usize::from(s)].attach(&self.geo, &self.cfg.limits, &self.cfg.policy, shard, lanes, frames);
-        self.deadlines.reserve(requests);
-        self.actions_out.reserve(requests);
+        self.begin_session(s, shard, lanes, frames);
         Ok(())
     }
 
@@ -54,12 +51,12 @@ impl Requests {
         self.actions_out.retain(
             |a| !matches!(a, Action::Complete { session, .. } | Action::EndSession { session, .. } if *session == s),
         );
+        let lost_us = self.now;
         let session = &mut self.sessions[usize::from(s)];
         let (quarantine, woken) = (session.quarantine, session.woken);
         let reading = std::mem::take(&mut session.reading);
         let late_frames = std::mem::take(&mut session.late_frames);
         let harmless = quarantine.is_empty() && reading.is_empty() && late_frames.is_empty();
-        let lost_us = self.now;
         *session = Session { life: Life::Lost, quarantine, reading, late_frames, lost_us, woken, ..Session::default() };
         self.counters.quarantined_total += u64::from(quarantine.len);
         self.end_feed(s);
@@ -68,7 +65,7 @@ impl Requests {
             // The process cannot write or read any host frame any more.
             self.session_gone(s);
         } else {
-            self.set_timer(self.now.saturating_add(LATE_US));
+            self.set_timer(lost_us.saturating_add(LATE_US));
         }
         Ok(())
     }
@@ -97,7 +94,8 @@ impl Requests {
         for page in std::mem::take(&mut self.sessions[usize::from(s)].reading) {
             self.pages[page as usize].loads -= 1;
             self.settle_host(page);
-            self.remove_in_flight(self.geo.block_of(page));
+            let b = self.geo.block_of(page);
+            self.remove_in_flight(b);
         }
         let woken = self.sessions[usize::from(s)].woken;
         self.sessions[usize::from(s)] = Session { woken, ..Session::default() };

@@ -40,11 +40,12 @@ impl Requests {
                 self.job_done(session, job, status)
             }
             Event::SlabGranted { class, slab, frames } => {
-                let result = self.host.slab_granted(class, slab, frames, &self.geo.classes);
+                let result = self.slab_granted(class, slab, frames);
                 self.slab_answered(result)
             }
             Event::SlabRefused { class } => {
-                let result = self.host.slab_refused(class, self.now);
+                let now = self.now;
+                let result = self.host.slab_refused(class, now);
                 self.slab_answered(result)
             }
             Event::DiskGranted { slab, slots, disk, generation } => self.disk_granted(slab, slots, disk, generation),
@@ -74,7 +75,8 @@ impl Requests {
                 Ok(())
             }
             Event::Pin { hash, pinned } => {
-                self.index.set_pinned(hash, pinned, self.pinned_max());
+                let pinned_max = self.pinned_max();
+                self.index.set_pinned(hash, pinned, pinned_max);
                 Ok(())
             }
             Event::Evict { hash } => {
@@ -156,7 +158,9 @@ impl Requests {
                 let status = self.paging().release(s, Pin { seq, plane, planes, first, count });
                 self.complete(who, status, 0);
             }
-            Request::Declare { seq, index, tokens, frames } => self.paging().declare(who, seq, index, tokens, frames, due),
+            Request::Declare { seq, index, tokens, frames } => {
+                self.paging().declare(who, seq, index, tokens, frames, due)
+            }
             Request::Tier0Resize { class, frames } => self.paging().resize(who, class, frames, due),
             Request::Guarantee { blocks } => self.paging().guarantee(who, blocks, due),
             Request::Contract { seq, contract } => {
@@ -203,10 +207,11 @@ impl Requests {
         let housekeeping = (before.host_bytes_max, before.nvme_bytes_max) != (host_bytes_max, nvme_bytes_max)
             || Policy { nvme_bytes_per_day: self.cfg.policy.nvme_bytes_per_day, ..policy } != self.cfg.policy;
         let new_rule = std::mem::replace(&mut self.cfg.policy, policy).nvme_admission != policy.nvme_admission;
-        self.index.configure(self.now, policy.eviction, policy.retention);
-        self.disk.set_budget(self.now, policy.nvme_bytes_per_day);
+        let now = self.now;
+        self.index.configure(now, policy.eviction, policy.retention);
+        self.disk.set_budget(now, policy.nvme_bytes_per_day);
         if new_rule {
-            self.disk.decide_again(self.now);
+            self.disk.decide_again(now);
         }
         self.cfg.limits.host_bytes_max = host_bytes_max;
         if self.disk.exists() {
@@ -221,8 +226,9 @@ impl Requests {
 
     /// Run housekeeping that is not urgent.
     fn tick(&mut self) {
-        self.disk.advance_budget(self.now);
-        self.host.forget_refusals(self.now);
+        let now = self.now;
+        self.disk.advance_budget(now);
+        self.host.forget_refusals(now);
         for class in 0..self.geo.classes.len() as u8 {
             self.return_idle_slab(class, Spare::Tenth);
         }

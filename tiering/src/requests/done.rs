@@ -29,7 +29,8 @@ impl Requests {
             }
             Task::Drop if status == Status::Ok => {
                 self.sessions[usize::from(s)].jobs.release(slot);
-                self.dropped(s, self.geo.block_of(job.page));
+                let b = self.geo.block_of(job.page);
+                self.dropped(s, b);
             }
             Task::Evict if status == Status::Busy => {
                 self.sessions[usize::from(s)].jobs.release(slot);

@@ -8,7 +8,8 @@ use crate::sessions::{Life, Phase};
 impl Requests {
     /// End the priority of demand reads that did not ask again.
     fn readers_due(&mut self) {
-        let (ended, next) = self.host.readers_due(self.now);
+        let now = self.now;
+        let (ended, next) = self.host.readers_due(now);
         if let Some(at) = next {
             self.set_timer(at);
         }
@@ -21,7 +22,8 @@ impl Requests {
     /// send again, parked sequences, and leases that end.
     pub(crate) fn advance(&mut self, now_us: u64) {
         self.now = self.now.max(now_us);
-        self.index.advance(self.now);
+        let now = self.now;
+        self.index.advance(now);
         while let Some((due, s, op)) = self.deadlines.first() {
             if due > self.now {
                 break;
@@ -49,32 +51,17 @@ impl Requests {
         self.drain_due();
         self.readers_due();
         for s in 0..self.sessions.len() as u16 {
-            let again_at = self.sessions[usize::from(s)].again_at;
-            if again_at != 0 {
-                match again_at <= self.now {
-                    true => self.wake(s),
-                    false => self.set_timer(again_at),
-                }
-            }
             let session = &self.sessions[usize::from(s)];
-            if session.classes.iter().any(|c| !c.refused.is_empty()) {
-                match session.ask_again_at <= self.now {
+            let due = [
+                (session.again_at != 0).then_some(session.again_at),
+                session.classes.iter().any(|c| !c.refused.is_empty()).then_some(session.ask_again_at),
+                (!session.evicts_later.is_empty()).then_some(session.evict_again_at),
+                session.classes.iter().any(|c| !c.moving.is_empty()).then_some(session.move_again_at),
+            ];
+            for at in due.into_iter().flatten() {
+                match at <= self.now {
                     true => self.wake(s),
-                    false => self.set_timer(session.ask_again_at),
-                }
-            }
-            let session = &self.sessions[usize::from(s)];
-            if !session.evicts_later.is_empty() {
-                match session.evict_again_at <= self.now {
-                    true => self.wake(s),
-                    false => self.set_timer(session.evict_again_at),
-                }
-            }
-            let session = &self.sessions[usize::from(s)];
-            if session.classes.iter().any(|c| !c.moving.is_empty()) {
-                match session.move_again_at <= self.now {
-                    true => self.wake(s),
-                    false => self.set_timer(session.move_again_at),
+                    false => self.set_timer(at),
                 }
             }
             self.paging().plan_scheduled(s);
@@ -106,6 +93,8 @@ impl Requests {
                 self.disk.wake_again();
             }
         }
+        self.forget_freed();
+        self.counters.quarantined = self.host.quarantined();
     }
 
     /// Issue the work of one session. Return false if it lacked room or left work for the next call.
@@ -182,7 +171,8 @@ impl Requests {
 
     /// Continue after the delays that follow failures, where they have ended.
     fn transfers_due(&mut self) {
-        let (reads, next) = self.disk.end_pauses(self.now);
+        let now = self.now;
+        let (reads, next) = self.disk.end_pauses(now);
         if let Some(at) = next {
             self.set_timer(at);
         }

@@ -1,7 +1,7 @@
 //! Late jobs: the check of all jobs in flight, and the end of the wait for a lost session.
 
 use crate::requests::Requests;
-use crate::sessions::{JobRec, LATE_US, Life, Task, touches_host};
+use crate::sessions::{LATE_US, Life, Task, touches_host};
 
 impl Requests {
     /// Check the jobs of all sessions for lateness.

@@ -46,6 +46,14 @@ impl Requests {
         BlockApi { below: &mut self.below }
     }
 
+    /// Forget what was learned about the pages of blocks that were freed: their ids will be used again.
+    fn forget_freed(&mut self) {
+        let Requests { below, prefetch: Some(prefetch) } = self else { return };
+        while let Some(b) = below.pop_freed() {
+            (0..below.geo.planes.len() as u16).for_each(|plane| prefetch.forget(plane, b));
+        }
+    }
+
     /// Return the bytes of all tables, from their allocated capacities.
     pub fn bytes(&self) -> usize {
         size_of::<Requests>() + self.below.bytes() + self.prefetch.as_ref().map_or(0, |p| p.bytes())

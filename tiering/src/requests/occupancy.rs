@@ -125,9 +125,7 @@ impl Fill {
 }
 
 impl Requests {
-    /// Return the occupancy of the space. Takes time in proportion to the sessions and to the published pages that are to be
-    /// stored.
-    #[must_use]
+    /// Return the occupancy of the space.
     pub(crate) fn occupancy(&self) -> Occupancy {
         let (host, tier0) = (self.host_fill(), self.tier0_fill());
         let classes = self.attached().flat_map(|s| &s.classes);

@@ -1,11 +1,10 @@
 //! Phases of pending requests, independent of their kind.
 
 use crate::actions::ActionBuf;
-use crate::api::{Action, FeedEvent, NONE, SeqId, Status};
+use crate::api::{Action, FeedEvent, SeqId, Status};
 use crate::block_api::{LEASE_AGAIN_US, LEASE_WORDS};
 use crate::blocks::Seq;
 use crate::disk::Admit;
-use crate::index::why_not_stored;
 use crate::mutants::{self, Mutant};
 use crate::requests::Requests;
 use crate::sessions::{Phase, Work};
@@ -19,7 +18,8 @@ impl Requests {
             return;
         }
         if session.lease_ends_at > self.now {
-            return self.set_timer(session.lease_ends_at);
+            let at = session.lease_ends_at;
+            return self.set_timer(at);
         }
         let mut next = u64::MAX;
         for seq in 0..self.sessions[usize::from(s)].seqs.len() as u32 {

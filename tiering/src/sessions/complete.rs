@@ -3,7 +3,7 @@
 use crate::actions::ActionBuf;
 use crate::api::{Action, Level, NONE, Status};
 use crate::error::Error;
-use crate::sessions::{Life, Op, Phase, Sessions, Task, Work};
+use crate::sessions::{Life, Op, Phase, Sessions, Work};
 
 /// Destination of a completion.
 #[derive(Clone, Copy, Debug)]

@@ -18,11 +18,11 @@ pub(crate) use ops::{Op, Ops, Phase, Work};
 use crate::actions::LIST_MAX;
 use crate::api::{Action, Limits, NONE, Policy, SpaceConfig};
 use crate::block_api::BlockCopies;
+use crate::blocks::{CHUNK, Frame, On, Seq, Tier0Class};
 use crate::config::Geometry;
 use crate::counters::{Counters, Hits};
 use crate::link::Link;
 use crate::lists::List;
-use crate::blocks::{CHUNK, Frame, On, Seq, Tier0Class};
 use crate::paging::{Prediction, ScheduledPrefetches};
 use crate::trace::Trace;
 use serde::{Deserialize, Serialize};
@@ -67,6 +67,19 @@ impl Sessions {
             geo,
             cfg,
         }
+    }
+
+    /// Return the tables, to use several at once.
+    pub fn parts(&mut self) -> &mut Sessions {
+        self
+    }
+
+    /// Attach a session to an empty entry.
+    pub fn begin_session(&mut self, s: u16, shard: u16, lanes: u16, frames: &[u32]) {
+        let (limits, policy) = (&self.cfg.limits, &self.cfg.policy);
+        self.sessions[usize::from(s)].attach(&self.geo, limits, policy, shard, lanes, frames);
+        self.deadlines.reserve(limits.requests_max as usize);
+        self.actions_out.reserve(limits.requests_max as usize);
     }
 
     /// Return the bytes of all tables, from their allocated capacities.

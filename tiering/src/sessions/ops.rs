@@ -3,8 +3,8 @@
 //! The tables know neither pages nor plans: `paging` and `block_api` move an op from phase to phase.
 
 use crate::api::{NONE, Status};
-use crate::lists::{Links, List, linked};
 use crate::blocks::NO_LANE;
+use crate::lists::{Links, List, linked};
 use crate::sessions::Pin;
 use serde::{Deserialize, Serialize};
 

@@ -6,12 +6,12 @@
 //! the length of the sequence.
 
 use super::Prefetch;
+use super::choose::Rank;
 use crate::api::{NONE, ScoreKind, SeqId};
 use crate::blocks::CHUNK;
 use crate::paging::Paging;
 use crate::predict::TURNS;
 use crate::predict::float::ln;
-use super::choose::Rank;
 
 /// Distance from the last kept page within which a page is a candidate, as a logarithm.
 pub(super) const CANDIDATE_MARGIN: f32 = 1.0;
@@ -19,7 +19,7 @@ pub(super) const CANDIDATE_MARGIN: f32 = 1.0;
 /// Positions of a chunk that are evaluated at steps that [`TURNS`] divides.
 const TURN: u32 = u32::MAX / ((1 << TURNS) - 1);
 
-pub(crate) const _: () = assert!(CHUNK == u32::BITS && TURN.count_ones() == CHUNK / TURNS);
+const _: () = assert!(CHUNK == u32::BITS && TURN.count_ones() == CHUNK / TURNS);
 
 impl Prefetch {
     /// Mark as candidates the pages that `top` names with a share close to that of the kept pages.

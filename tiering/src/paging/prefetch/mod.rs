@@ -24,8 +24,8 @@ pub(crate) use scores::Scores;
 pub(crate) use track::Prediction;
 pub(super) use track::burst_frames;
 
-use crate::predict::Predictor;
 use crate::blocks::CHUNK;
+use crate::predict::Predictor;
 use choose::Rank;
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,9 @@
 //! From scores to loads, releases and cancellations.
 
+use super::Prefetch;
+use super::choose::{Rank, cut};
+use super::quota::{MARGIN_MIN, Outcome};
+use super::track::{Promotion, QUEUE_MAX, TRIALS_MAX, Trial, burst_frames};
 use crate::api::{NONE, SeqId};
 use crate::blocks::{FrameState, NO_LANE, On, Seq};
 use crate::counters::Reason;
@@ -7,10 +11,6 @@ use crate::mutants::{self, Mutant};
 use crate::paging::Paging;
 use crate::predict::Pages;
 use crate::predict::float::{exp, ln};
-use super::Prefetch;
-use super::choose::{Rank, cut};
-use super::quota::{MARGIN_MIN, Outcome};
-use super::track::{Promotion, QUEUE_MAX, TRIALS_MAX, Trial, burst_frames};
 
 /// Number of loads allowed before a link and a pace are measured.
 pub(crate) const UNMEASURED_LOADS: u64 = 8;
@@ -76,8 +76,9 @@ impl Paging<'_> {
         let cut = cut(&p.scores, reach, &mut p.order[..candidates]);
         p.settle(plane, self.sessions[usize::from(s)].dir(seq), (cut.last, candidates));
         let class = usize::from(self.geo.class_of(plane));
+        let planes = self.geo.planes.len();
         let prediction = &mut self.sessions[usize::from(s)].prediction;
-        let known = &mut prediction.planes[q.track as usize * self.geo.planes.len() + usize::from(plane)];
+        let known = &mut prediction.planes[q.track as usize * planes + usize::from(plane)];
         (known.ranked, known.last_share) = (true, exp(cut.last));
         let threshold = prediction.thresholds[class].value(known.level.seen(cut.last));
         let worth = Worth { reach: cut.keep, last: cut.last.max(least), threshold };
@@ -226,8 +227,9 @@ impl Paging<'_> {
         let page_bytes = u64::from(self.geo.classes[usize::from(class)].page_bytes);
         let percent = u64::from(self.cfg.policy.attention.bandwidth_percent);
         let count = self.sessions[usize::from(s)].classes[usize::from(class)].count;
+        let planes = self.geo.planes.len();
         let session = &mut self.sessions[usize::from(s)];
-        let at = session.seqs[seq as usize].track as usize * self.geo.planes.len() + usize::from(plane);
+        let at = session.seqs[seq as usize].track as usize * planes + usize::from(plane);
         let (prediction, link) = (&mut session.prediction, &session.link);
         let waits = prediction.queue.len() as u64 * page_bytes;
         let us = if told { prediction.plane_pace.us } else { prediction.step_pace.us * STEP_PARTS.0 / STEP_PARTS.1 };

@@ -1,11 +1,11 @@
 //! Attention scores of engines, checked and used for learning: an invalid entry is counted and changes nothing.
 
+use super::Prefetch;
 use crate::api::{Contract, NONE, PlaneKind, ScoreKind, SeqId, Status};
 use crate::mutants::{self, Mutant};
 use crate::paging::Paging;
-use crate::predict::{Pages, Seen};
 use crate::predict::float::exp;
-use super::Prefetch;
+use crate::predict::{Pages, Seen};
 
 /// A step's scores of one sequence in one plane.
 #[derive(Clone, Copy, Debug)]

@@ -1,5 +1,6 @@
 //! Sends promotions, reads and cancellations as jobs and transfers, as far as there is room after those that requests wait for.
 
+use super::track::{Promotion, QUEUE_MAX};
 use crate::actions::ActionBuf;
 use crate::api::{IoClass, NONE};
 use crate::blocks::{NewJob, Pick};
@@ -8,7 +9,6 @@ use crate::host::{Fetch, Take, Want};
 use crate::mutants::{self, Mutant};
 use crate::paging::Paging;
 use crate::sessions::Task;
-use super::track::{Promotion, QUEUE_MAX};
 
 /// A released page is at the head of its list with stamp 0.
 const EVICT_FIRST: Option<u32> = Some(1);

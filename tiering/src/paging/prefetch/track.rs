@@ -1,14 +1,14 @@
 //! State of `approx` sequences, per plane, and the number of frames that each may fill.
 
+use super::quota::{Level, Pace, Threshold, Trust};
 use crate::api::{Contract, NONE, PlaneKind, SeqId};
 use crate::blocks::Seq;
 use crate::mutants::{self, Mutant};
 use crate::paging::Paging;
 use crate::predict::Fresh;
-use crate::sessions::Session;
+use crate::sessions::{Session, Sessions};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
-use super::quota::{Level, Pace, Threshold, Trust};
 
 /// Maximum number of `approx` sequences of a session that are tracked. Others are read like `exact` ones: slower, with the same
 /// result.
@@ -187,8 +187,9 @@ impl Paging<'_> {
     /// Divide the frames of each class among the planes of tracked sequences in proportion to their lengths, and determine whether
     /// not all pages fit. Pages of other sequences come first, up to half of a class.
     pub(crate) fn share_frames(&mut self, s: u16) {
-        let classes = self.geo.classes.len();
-        let session = &mut self.sessions[usize::from(s)];
+        let Sessions { sessions, geo, .. } = self.parts();
+        let classes = geo.classes.len();
+        let session = &mut sessions[usize::from(s)];
         let prediction = &mut session.prediction;
         let (mut tracked, mut others) = (0u64, 0u64);
         for q in session.seqs.iter().filter(|q| q.live && !q.parked) {
@@ -203,7 +204,7 @@ impl Paging<'_> {
             if !any {
                 break;
             }
-            let planes = u64::from(self.geo.classes[class].planes);
+            let planes = u64::from(geo.classes[class].planes);
             let c = &session.classes[class];
             let count = u64::from(c.count);
             let unpressed = mutants::on(Mutant::PrefetchUnpressed);

@@ -1,5 +1,6 @@
 //! Moves of pages that engines will need, after all moves for running steps: reads from NVMe, and loads into unneeded frames.
 
+use super::{ScheduledPrefetch, is_expected};
 use crate::actions::ActionBuf;
 use crate::api::{Contract, IoClass, IoKind, NONE};
 use crate::blocks::{NO_LANE, NewJob, Pick, Seq};
@@ -8,7 +9,6 @@ use crate::host::{Fetch, Take, Want};
 use crate::mutants::{self, Mutant};
 use crate::paging::{Paging, burst_frames};
 use crate::sessions::Task;
-use super::{ScheduledPrefetch, is_expected};
 
 /// Maximum number of blocks read from NVMe at a time.
 const BLOCKS_AHEAD: usize = 8;

@@ -234,8 +234,8 @@ impl Paging<'_> {
                 self.sessions[usize::from(s)].scheduled.list[at].bytes = self.measure(s, prefetch.seq);
             }
         }
+        let rates = (self.sessions[usize::from(s)].link.rate, self.disk.read_rate());
         let session = &mut self.sessions[usize::from(s)];
-        let rates = (session.link.rate, self.disk.read_rate());
         let (mut end, mut timer, mut begins) = (u64::MAX, u64::MAX, false);
         for prefetch in session.scheduled.list.iter_mut().rev().filter(|prefetch| !prefetch.advised) {
             timer = timer.min(prefetch.due_us.saturating_add(GRACE_US));

@@ -1,7 +1,7 @@
 //! Outcome of loads for queued sequences: known when they are resumed, or when the page is evicted before that.
 
 use crate::api::SeqId;
-use crate::blocks::{Frame, FrameState};
+use crate::blocks::FrameState;
 use crate::paging::Paging;
 
 impl Paging<'_> {

@@ -278,8 +278,7 @@ impl Requests {
             }
         }
         for (i, c) in session.classes.iter().enumerate() {
-            let ops =
-                session.ops.recs.iter().filter(|o| o.phase != Phase::Free && o.work == Work::Acquire);
+            let ops = session.ops.recs.iter().filter(|o| o.phase != Phase::Free && o.work == Work::Acquire);
             let committed: u64 = ops
                 .map(|o| {
                     let planes = u32::from(o.planes);
