@@ -106,9 +106,9 @@ impl BlockApi<'_> {
     /// Continue every request that copies: loads first, because requests wait for them.
     pub(crate) fn issue_copies(&mut self, s: u16, buf: &mut ActionBuf) {
         for work in [Work::Load, Work::LoadHashed, Work::Store] {
-            let mut op = self.sessions[usize::from(s)].ops.copying.head;
+            let mut op = self.sessions[s].ops.copying.head;
             while op != NONE {
-                let rec = self.sessions[usize::from(s)].ops[op];
+                let rec = self.sessions[s].ops[op];
                 if rec.work == work && !self.issue_copy(s, op, buf) {
                     return;
                 }
@@ -119,11 +119,11 @@ impl BlockApi<'_> {
 
     /// Continue one request. Return false if no more jobs can be sent.
     fn issue_copy(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> bool {
-        let (all, room) = match self.sessions[usize::from(s)].ops[op].work {
+        let (all, room) = match self.sessions[s].ops[op].work {
             Work::Store => self.issue_in_order(s, op, buf),
             _ => self.issue_any(s, op, buf),
         };
-        if all && room && self.sessions[usize::from(s)].ops[op].pending == 0 {
+        if all && room && self.sessions[s].ops[op].pending == 0 {
             self.copies_done(s, op);
         }
         room
@@ -132,10 +132,10 @@ impl BlockApi<'_> {
     /// Send jobs for any of a request's blocks: a block that waits does not delay others. Return whether all are sent, and whether
     /// more jobs can be sent.
     fn issue_any(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (bool, bool) {
-        let mut at = self.sessions[usize::from(s)].ops[op].copies.head;
+        let mut at = self.sessions[s].ops[op].copies.head;
         let (mut all, mut room) = (true, true);
         while at != NONE && room {
-            let next = self.sessions[usize::from(s)].copies[at].links.next;
+            let next = self.sessions[s].copies[at].links.next;
             room = self.send_copy(s, op, at, buf);
             all &= self.is_sent(s, at);
             at = next;
@@ -145,35 +145,35 @@ impl BlockApi<'_> {
 
     /// Send jobs in order, from the first block that is not sent (`Op::at`) on.
     fn issue_in_order(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (bool, bool) {
-        let (mut at, mut room) = (self.sessions[usize::from(s)].ops[op].at, true);
+        let (mut at, mut room) = (self.sessions[s].ops[op].at, true);
         while at != NONE && room {
             room = self.send_copy(s, op, at, buf);
             if !self.is_sent(s, at) {
                 break;
             }
-            at = self.sessions[usize::from(s)].copies[at].links.next;
+            at = self.sessions[s].copies[at].links.next;
         }
-        self.sessions[usize::from(s)].ops[op].at = at;
+        self.sessions[s].ops[op].at = at;
         (at == NONE, room)
     }
 
     fn is_sent(&self, s: u16, at: u32) -> bool {
-        let copy = &self.sessions[usize::from(s)].copies[at];
+        let copy = &self.sessions[s].copies[at];
         copy.status.is_some() || copy.block == NONE || usize::from(copy.plane) == self.geo.planes.len()
     }
 
     /// Send jobs for one block. Return false if no more jobs can be sent.
     fn send_copy(&mut self, s: u16, op: u32, at: u32, buf: &mut ActionBuf) -> bool {
         while !self.is_sent(s, at) {
-            let sent = match self.sessions[usize::from(s)].ops[op].work {
+            let sent = match self.sessions[s].ops[op].work {
                 Work::Store => self.gather_next(s, op, at, buf),
                 _ => self.scatter_next(s, op, at, buf),
             };
             match sent {
-                Sent::Yes => self.sessions[usize::from(s)].copies[at].plane += 1,
+                Sent::Yes => self.sessions[s].copies[at].plane += 1,
                 Sent::Later => return true,
                 Sent::Full => return false,
-                Sent::Never(status) => self.sessions[usize::from(s)].copies[at].status = Some(status),
+                Sent::Never(status) => self.sessions[s].copies[at].status = Some(status),
             }
         }
         true
@@ -184,7 +184,7 @@ impl BlockApi<'_> {
         let b = self.geo.block_of(job.page);
         self.add_in_flight(b);
         self.count_copy(s, job.page, true);
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.sessions[s];
         session.copies[at].pending += 1;
         session.ops[op].pending += 1;
         let source = session.copies[at].engine;
@@ -193,7 +193,7 @@ impl BlockApi<'_> {
 
     /// Record the end of a copy between host and an engine's block.
     pub(crate) fn page_copied(&mut self, s: u16, slot: u32, job: JobRec, status: Status) {
-        self.sessions[usize::from(s)].jobs.release(slot);
+        self.sessions[s].jobs.release(slot);
         self.count_copy(s, job.page, false);
         let failed_is_ok = match job.task {
             Task::Gather => Mutant::FailedGatherIsSuccess,
@@ -213,7 +213,7 @@ impl BlockApi<'_> {
             Task::Gather => self.page_gathered(job, ok),
             _ => self.page_scattered(s, job, ok, status),
         }
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.sessions[s];
         let copy = &mut session.copies[job.copy];
         copy.pending -= 1;
         if !ok {
@@ -230,7 +230,7 @@ impl BlockApi<'_> {
     /// End a request that copies: at once if none of its jobs is in flight, else when they have ended or at its deadline. Return
     /// true if the request is such a request and will end.
     pub(crate) fn end_copies(&mut self, s: u16, op: u32, status: Status) -> bool {
-        let rec = &mut self.sessions[usize::from(s)].ops[op];
+        let rec = &mut self.sessions[s].ops[op];
         let copies = matches!(rec.work, Work::Load | Work::LoadHashed | Work::Store);
         if copies && rec.phase == Phase::Jobs {
             // The request has released its blocks; it only waits until the agent has ended its copies.
@@ -245,8 +245,8 @@ impl BlockApi<'_> {
         if status == Status::TimedOut {
             self.copies_late(s, op);
         }
-        if self.sessions[usize::from(s)].ops[op].phase == Phase::Copying
-            && (status == Status::TimedOut || self.sessions[usize::from(s)].ops[op].pending == 0)
+        if self.sessions[s].ops[op].phase == Phase::Copying
+            && (status == Status::TimedOut || self.sessions[s].ops[op].pending == 0)
         {
             self.copies_done(s, op);
         }
@@ -255,10 +255,10 @@ impl BlockApi<'_> {
 
     /// Complete a request that has no jobs in flight except late ones.
     fn copies_done(&mut self, s: u16, op: u32) {
-        if self.sessions[usize::from(s)].ops[op].ending {
+        if self.sessions[s].ops[op].ending {
             self.forget_deadline(s, op);
         }
-        match self.sessions[usize::from(s)].ops[op].work {
+        match self.sessions[s].ops[op].work {
             Work::Store => self.all_gathered(s, op),
             _ => self.all_scattered(s, op),
         }
@@ -266,7 +266,7 @@ impl BlockApi<'_> {
 
     /// Mark the request's copies in flight as late: their blocks fail, and the copies hold no resources that others may need.
     fn copies_late(&mut self, s: u16, op: u32) {
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.sessions[s];
         let mut at = session.ops[op].copies.head;
         while at != NONE {
             let copy = &mut session.copies[at];
@@ -275,8 +275,8 @@ impl BlockApi<'_> {
             }
             at = copy.links.next;
         }
-        for slot in 0..self.sessions[usize::from(s)].jobs.recs.len() as u32 {
-            let job = self.sessions[usize::from(s)].jobs[slot];
+        for slot in 0..self.sessions[s].jobs.recs.len() as u32 {
+            let job = self.sessions[s].jobs[slot];
             if job.live && job.op == op && !job.late {
                 self.copy_is_late(s, slot, job);
             }
@@ -285,21 +285,21 @@ impl BlockApi<'_> {
 
     pub(crate) fn forget_copies(&mut self, s: u16, op: u32) {
         let mut copies = self.take_copies(s, op);
-        while self.sessions[usize::from(s)].copies.pop(&mut copies).is_some() {}
+        while self.sessions[s].copies.pop(&mut copies).is_some() {}
     }
 
     /// Take the request's list of copies.
     fn take_copies(&mut self, s: u16, op: u32) -> List {
-        std::mem::take(&mut self.sessions[usize::from(s)].ops[op].copies)
+        std::mem::take(&mut self.sessions[s].ops[op].copies)
     }
 
     /// Keep the failed blocks of a request and free the others. The indices of the failed blocks become the completion's list.
     pub(crate) fn keep_failed(&mut self, s: u16, op: u32) {
         let mut all = self.take_copies(s, op);
-        let rec = self.sessions[usize::from(s)].ops[op];
+        let rec = self.sessions[s].ops[op];
         let (mut failed, mut first) = (List::default(), None);
         let mut good = 0;
-        while let Some(copy) = self.sessions[usize::from(s)].copies.pop(&mut all) {
+        while let Some(copy) = self.sessions[s].copies.pop(&mut all) {
             match copy.status {
                 None => {
                     good += 1;
@@ -310,12 +310,12 @@ impl BlockApi<'_> {
                 }
                 Some(status) => {
                     first = first.or(Some(status));
-                    self.sessions[usize::from(s)].copies.push(&mut failed, copy);
+                    self.sessions[s].copies.push(&mut failed, copy);
                 }
             }
         }
         self.counters.blocks_loaded += if rec.work == Work::Load { u64::from(good) } else { 0 };
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.sessions[s];
         let rec = &mut session.ops[op];
         rec.copies = failed;
         rec.count = good;
@@ -335,7 +335,7 @@ impl BlockApi<'_> {
     /// Complete a request that copied: return its status and how many blocks arrived, and list the indices of those that did not.
     pub(crate) fn complete_copies(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
         let mut failed = self.take_copies(s, op);
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.sessions[s];
         while let Some(copy) = session.copies.pop(&mut failed) {
             buf.push_word(copy.index);
         }

@@ -12,15 +12,15 @@ impl BlockApi<'_> {
     /// Tell the events from number `from` on, or wait for one.
     pub(crate) fn follow(&mut self, who: Who, from: u64, due: u64) {
         let s = who.session;
-        let knows = self.sessions[usize::from(s)].follows || mutants::on(Mutant::FeedTrustsNumber);
+        let knows = self.sessions[s].follows || mutants::on(Mutant::FeedTrustsNumber);
         // Earlier changes are not in the feed, and `from` may be a number of another session's or another daemon's feed.
         let from = if knows { from } else { u64::MAX };
         let op = Op { work: Work::Follow, tokens: from, ..Op::default() };
         let Some(op) = self.new_op(who, op, due) else { return };
-        self.sessions[usize::from(s)].follows = true;
+        self.sessions[s].follows = true;
         let waits = self.feed.get_or_insert_default().waits(s, from);
         let phase = if waits { Phase::Following } else { Phase::Ready };
-        self.sessions[usize::from(s)].ops.enter(op, phase);
+        self.sessions[s].ops.enter(op, phase);
     }
 
     /// Write the events from number `from` on, as many as fit. Return the number after the last one.
@@ -33,7 +33,7 @@ impl BlockApi<'_> {
     pub(crate) fn list_blocks(&mut self, who: Who, cursor: u64, due: u64) {
         let op = Op { work: Work::List, tokens: cursor, ..Op::default() };
         let Some(op) = self.new_op(who, op, due) else { return };
-        self.sessions[usize::from(who.session)].ops.enter(op, Phase::Ready);
+        self.sessions[who.session].ops.enter(op, Phase::Ready);
     }
 
     /// Write the events of the blocks from index record `cursor` on, as many as fit. Return the next cursor.

@@ -33,20 +33,20 @@ impl BlockApi<'_> {
             // Unsealed blocks belong to the engine and are in tier 0.
             return self.complete(who, Status::State, 0);
         }
-        if !self.sessions[usize::from(s)].copies.fit(count as usize) {
+        if !self.sessions[s].copies.fit(count as usize) {
             return self.complete(who, Status::Again, 0);
         }
         let Some(op) = self.new_op(who, Op { work: Work::Load, seq, first, ..Op::default() }, due) else { return };
         for (index, &engine) in (0u32..).zip(engine) {
             let block = self.seq_block(s, seq, first + index);
             self.add_in_flight(block);
-            let session = &mut self.sessions[usize::from(s)];
+            let session = &mut self.sessions[s];
             session.copies.push(
                 &mut session.ops.recs[op as usize].copies,
                 BlockCopy { block, engine, index, ..BlockCopy::default() },
             );
         }
-        self.sessions[usize::from(s)].ops.enter(op, Phase::Copying);
+        self.sessions[s].ops.enter(op, Phase::Copying);
     }
 
     /// Copy cached blocks, each whole, into the blocks `engine` of a relay.
@@ -58,7 +58,7 @@ impl BlockApi<'_> {
         if hashes.len() > HASHES_MAX {
             return self.complete(who, Status::Limit, 0);
         }
-        if !self.sessions[usize::from(s)].copies.fit(hashes.len()) {
+        if !self.sessions[s].copies.fit(hashes.len()) {
             return self.complete(who, Status::Again, 0);
         }
         let Some(op) = self.new_op(who, Op { work: Work::LoadHashed, ..Op::default() }, due) else { return };
@@ -72,16 +72,16 @@ impl BlockApi<'_> {
                 }
                 Err(status) => copy.status = Some(status),
             }
-            let session = &mut self.sessions[usize::from(s)];
+            let session = &mut self.sessions[s];
             session.copies.push(&mut session.ops.recs[op as usize].copies, copy);
         }
-        self.sessions[usize::from(s)].ops.enter(op, Phase::Copying);
+        self.sessions[s].ops.enter(op, Phase::Copying);
         self.has_read_by_hash = true;
     }
 
     /// Return the block of a hash in the session's shard. An entry that is only on NVMe gets one.
     fn block_of(&mut self, s: u16, hash: u128) -> Result<BlockId, Status> {
-        let shard = self.sessions[usize::from(s)].shard;
+        let shard = self.sessions[s].shard;
         let c = self.index.find(hash).filter(|&c| self.index.is_whole(c)).ok_or(Status::NotFound)?;
         match self.copy_of(c, shard) {
             Some(ShardCopy::Block(b)) => Ok(b),
@@ -92,13 +92,13 @@ impl BlockApi<'_> {
 
     /// Send the next page of a block to load.
     pub(crate) fn scatter_next(&mut self, s: u16, op: u32, at: u32, buf: &mut ActionBuf) -> Sent {
-        let copy = self.sessions[usize::from(s)].copies[at];
-        let Op { ending, work, .. } = self.sessions[usize::from(s)].ops[op];
+        let copy = self.sessions[s].copies[at];
+        let Op { ending, work, .. } = self.sessions[s].ops[op];
         let by_hash = work == Work::LoadHashed;
         let page = self.geo.page(copy.block, copy.plane);
         let state = self.pages[page as usize];
         if ending {
-            return Sent::Never(self.sessions[usize::from(s)].ops[op].status);
+            return Sent::Never(self.sessions[s].ops[op].status);
         }
         if state.out_of_window() {
             // The lease's prefix does not need it. A read by hash keeps the block for readers of any prefix.
@@ -120,7 +120,7 @@ impl BlockApi<'_> {
                 true => (IoClass::Prefetch, Reason::Scheduled, Take::Spare),
                 false => (IoClass::Demand, Reason::Request, Take::Any),
             };
-            self.sessions[usize::from(s)].copies[at].from_nvme = true;
+            self.sessions[s].copies[at].from_nvme = true;
             let planes = (0, self.geo.planes.len() as u16);
             let fetch = self.read_in(page, Want { class, reason, take, planes }, buf);
             let never = fetch == Fetch::NoFrame && by_hash;
@@ -132,11 +132,11 @@ impl BlockApi<'_> {
 
     /// Record the end of the copy of one page into an engine's block.
     pub(crate) fn page_scattered(&mut self, s: u16, job: JobRec, ok: bool, status: Status) {
-        let by_hash = self.sessions[usize::from(s)].ops[job.op].work == Work::LoadHashed;
+        let by_hash = self.sessions[s].ops[job.op].work == Work::LoadHashed;
         // A read for a relay is not a prefetch.
         if ok && self.host.set_read_ahead(job.host, false) && !by_hash {
             self.counters.prefetch_used += 1;
-            self.sessions[usize::from(s)].copies[job.copy].from_nvme = true;
+            self.sessions[s].copies[job.copy].from_nvme = true;
         }
         self.host_read(job.page);
         if status == Status::Corrupt {
@@ -159,9 +159,9 @@ impl BlockApi<'_> {
     /// Release the blocks that a load holds.
     fn release_copies(&mut self, s: u16, op: u32) {
         let planes = self.geo.planes.len();
-        let mut at = self.sessions[usize::from(s)].ops[op].copies.head;
+        let mut at = self.sessions[s].ops[op].copies.head;
         while at != NONE {
-            let copy = &mut self.sessions[usize::from(s)].copies[at];
+            let copy = &mut self.sessions[s].copies[at];
             let (block, next) = (std::mem::replace(&mut copy.block, NONE), copy.links.next);
             if usize::from(copy.plane) < planes && copy.status.is_none() {
                 copy.status = Some(Status::Canceled);

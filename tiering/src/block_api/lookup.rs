@@ -41,7 +41,7 @@ impl BlockApi<'_> {
     /// The upper half is approximately how many of these have all pages of the session's shard in host. Deeper blocks leave host
     /// first, so a binary search finds both numbers.
     pub(crate) fn lookup(&self, s: u16, hashes: &[u128]) -> u64 {
-        let shard = self.sessions[usize::from(s)].shard;
+        let shard = self.sessions[s].shard;
         let is_there = |c| self.index.is_whole(c) || mutants::on(Mutant::LookupTakesPartial);
         let found = hashes.partition_point(|&hash| self.index.find(hash).is_some_and(is_there));
         let found = if found == hashes.len() { self.last_with_windows(hashes) } else { found };
@@ -90,7 +90,7 @@ impl BlockApi<'_> {
     pub(crate) fn lease(&mut self, who: Who, lease: Lease, due: u64) {
         let s = who.session;
         let Lease { seq, hash, count, lease_us } = lease;
-        match self.sessions[usize::from(s)].seqs.get(seq as usize) {
+        match self.sessions[s].seqs.get(seq as usize) {
             None => return self.complete(who, Status::Range, 0),
             Some(q) if q.live || q.busy != 0 => return self.complete(who, Status::State, 0),
             Some(_) => {}
@@ -124,7 +124,7 @@ impl BlockApi<'_> {
                 self.undo_op(s, op);
                 self.finish_with(s, op, Status::Limit, LEASE_SHARE | share);
             }
-            Ok(()) => self.sessions[usize::from(s)].ops.enter(op, Phase::Admission),
+            Ok(()) => self.sessions[s].ops.enter(op, Phase::Admission),
             Err(status) => self.fail_op(s, op, status),
         }
     }
@@ -132,7 +132,7 @@ impl BlockApi<'_> {
     /// Return the bytes of cache that leases of all sessions may pin, if this session asks for one more: a share of the tiers' capacity,
     /// because leased blocks cannot be evicted for the stores of others. A session that is alone on its shard may lease everything.
     fn lease_share(&self, s: u16) -> u64 {
-        let shard = self.sessions[usize::from(s)].shard;
+        let shard = self.sessions[s].shard;
         if self.sessions.iter().filter(|x| x.life == Life::Live && x.shard == shard).count() < 2 {
             return u64::MAX;
         }
@@ -144,7 +144,7 @@ impl BlockApi<'_> {
     /// Attach the chain of `count` cache entries that ends with `last`.
     fn attach_chain(&mut self, s: u16, seq: SeqId, last: u32, count: u32) -> Result<(), Status> {
         let hash = self.index.hash(last);
-        let shard = self.sessions[usize::from(s)].shard;
+        let shard = self.sessions[s].shard;
         // Walk from the last entry to its ancestors, because only parent links exist. Until all are known the list holds cache
         // entries.
         let mut c = last;
@@ -231,14 +231,14 @@ impl BlockApi<'_> {
     /// Start the lease. The list holds the number of its blocks in host, only on NVMe, and only in another tier 0. The value is the
     /// estimated time to load them in microseconds, from measurements so far.
     pub(crate) fn complete_lease(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
-        let seq = self.sessions[usize::from(s)].ops[op].seq;
+        let seq = self.sessions[s].ops[op].seq;
         self.seq_mut(s, seq).busy = 0;
-        let until = self.sessions[usize::from(s)].seqs[seq as usize].leased_until;
-        let session = &mut self.sessions[usize::from(s)];
+        let until = self.sessions[s].seqs[seq as usize].leased_until;
+        let session = &mut self.sessions[s];
         session.leases += 1;
         session.lease_ends_at = session.lease_ends_at.min(until);
         self.set_timer(until);
-        let blocks = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
+        let blocks = self.sessions[s].seqs[seq as usize].blocks;
         self.announce_used(s, seq, blocks);
         let (mut host, mut nvme, mut elsewhere) = (0u32, 0u32, 0u32);
         for index in 0..blocks {
@@ -259,7 +259,7 @@ impl BlockApi<'_> {
             true => u64::from(blocks) as f64 * self.disk.slot_bytes() as f64 / f64::from(rate),
             false => 0.0,
         };
-        let bus = us(host + nvme + elsewhere, self.sessions[usize::from(s)].link.rate);
+        let bus = us(host + nvme + elsewhere, self.sessions[s].link.rate);
         (Status::Ok, us(nvme, self.disk.read_rate()).max(bus) as u64)
     }
 }

@@ -8,7 +8,7 @@ use crate::sessions::{Phase, Work};
 impl BlockApi<'_> {
     /// End an op without success and release its resources.
     pub(crate) fn fail_op(&mut self, s: u16, op: u32, status: Status) {
-        if self.sessions[usize::from(s)].ops[op].phase == Phase::Free || self.end_copies(s, op, status) {
+        if self.sessions[s].ops[op].phase == Phase::Free || self.end_copies(s, op, status) {
             return;
         }
         self.note_unstored(s, op, why_not_stored(status));
@@ -22,7 +22,7 @@ impl BlockApi<'_> {
         while let Some(b) = self.pop_chain(s, op) {
             self.drop_ref(s, b);
         }
-        let rec = self.sessions[usize::from(s)].ops[op];
+        let rec = self.sessions[s].ops[op];
         match rec.work {
             Work::Lease => self.undo_lease(s, rec.seq),
             Work::Load | Work::LoadHashed => self.undo_load(s, op),

@@ -35,7 +35,7 @@ impl BlockApi<'_> {
             || u64::from(first) + hashes.len() as u64 > u64::from(self.cfg.limits.seq_blocks_max)
         {
             Some(Status::Limit)
-        } else if !self.sessions[usize::from(s)].copies.fit(hashes.len()) {
+        } else if !self.sessions[s].copies.fit(hashes.len()) {
             Some(Status::Again)
         } else {
             None
@@ -45,7 +45,7 @@ impl BlockApi<'_> {
         }
         let op = Op { work: Work::Store, first, parent, tokens: level as u64, ..Op::default() };
         let Some(op) = self.new_op(who, op, due) else { return };
-        let shard = self.sessions[usize::from(s)].shard;
+        let shard = self.sessions[s].shard;
         let (mut new, mut above) = (0, parent);
         for (index, (&hash, &engine)) in (0u32..).zip(hashes.iter().zip(engine)) {
             let copy = self.index.find(hash).and_then(|c| self.copy_of(c, shard));
@@ -56,18 +56,18 @@ impl BlockApi<'_> {
             new += u32::from(!cached);
             // Without a block yet: `admit_store` allocates one unless the block is cached.
             let plane = if cached { self.geo.planes.len() as u16 } else { 0 };
-            let session = &mut self.sessions[usize::from(s)];
+            let session = &mut self.sessions[s];
             let copy = BlockCopy { block: NONE, engine, index, hash, plane, ..BlockCopy::default() };
             session.copies.push(&mut session.ops.recs[op as usize].copies, copy);
         }
-        let ops = &mut self.sessions[usize::from(s)].ops;
+        let ops = &mut self.sessions[s].ops;
         (ops[op].count, ops[op].above, ops[op].at) = (new, above, ops[op].copies.head);
         ops.enter(op, Phase::Admission);
     }
 
     /// Admit a store if there is capacity: create its blocks and charge them.
     pub(crate) fn admit_store(&mut self, s: u16, op: u32) -> Admit {
-        let count = self.sessions[usize::from(s)].ops[op].count;
+        let count = self.sessions[s].ops[op].count;
         match self.admit_ids(s, count) {
             Admit::Yes => {}
             other => return other,
@@ -80,13 +80,13 @@ impl BlockApi<'_> {
                 other => return other,
             }
         }
-        let mut at = self.sessions[usize::from(s)].ops[op].copies.head;
+        let mut at = self.sessions[s].ops[op].copies.head;
         while at != NONE {
-            let copy = self.sessions[usize::from(s)].copies[at];
+            let copy = self.sessions[s].copies[at];
             if copy.plane == 0 {
                 // The ids were admitted.
                 let block = self.new_block_in_host(s, op).unwrap_or(NONE);
-                self.sessions[usize::from(s)].copies[at].block = block;
+                self.sessions[s].copies[at].block = block;
             }
             at = copy.links.next;
         }
@@ -96,21 +96,21 @@ impl BlockApi<'_> {
     /// Add a new block to an op's chain. It is never in tier 0 and takes no room there. All its pages need host frames, and may be
     /// evicted.
     fn new_block_in_host(&mut self, s: u16, op: u32) -> Option<BlockId> {
-        let shard = self.sessions[usize::from(s)].shard;
+        let shard = self.sessions[s].shard;
         let b = self.alloc_block(shard)?;
         self.blocks[b].parked = true;
         self.add_ref_in_host(b);
-        let mut chain = self.sessions[usize::from(s)].ops[op].blocks;
+        let mut chain = self.sessions[s].ops[op].blocks;
         chain.push_back(&mut self.blocks.recs, b);
-        self.sessions[usize::from(s)].ops[op].blocks = chain;
+        self.sessions[s].ops[op].blocks = chain;
         Some(b)
     }
 
     /// Send the next page of a block to store.
     pub(crate) fn gather_next(&mut self, s: u16, op: u32, at: u32, buf: &mut ActionBuf) -> Sent {
-        let copy = self.sessions[usize::from(s)].copies[at];
-        if self.sessions[usize::from(s)].ops[op].ending {
-            return Sent::Never(self.sessions[usize::from(s)].ops[op].status);
+        let copy = self.sessions[s].copies[at];
+        if self.sessions[s].ops[op].ending {
+            return Sent::Never(self.sessions[s].ops[op].status);
         }
         let page = self.geo.page(copy.block, copy.plane);
         if !self.can_store(s, buf) || !self.may_copy(s, self.geo.class_of_page(page)) {
@@ -132,7 +132,7 @@ impl BlockApi<'_> {
     /// Return whether one more job of a store can be sent. Some job entries are reserved for loads, because requests wait for
     /// those.
     fn can_store(&self, s: u16, buf: &ActionBuf) -> bool {
-        self.can_send(s, buf) && self.sessions[usize::from(s)].jobs.free_slots() > self.cfg.limits.jobs_max / 4
+        self.can_send(s, buf) && self.sessions[s].jobs.free_slots() > self.cfg.limits.jobs_max / 4
     }
 
     /// Record the end of the copy of one page into its host frame.
@@ -158,7 +158,7 @@ impl BlockApi<'_> {
 
     /// Publish the blocks with all pages arrived, up to the first incomplete one. None of the request's jobs is in flight.
     pub(crate) fn all_gathered(&mut self, s: u16, op: u32) {
-        let rec = self.sessions[usize::from(s)].ops[op];
+        let rec = self.sessions[s].ops[op];
         let level = [Level::Published, Level::Stored, Level::Durable][rec.tokens.min(2) as usize];
         let planes = self.geo.planes.len();
         // At its deadline the store keeps the blocks that arrived; the others found no room in time.
@@ -181,7 +181,7 @@ impl BlockApi<'_> {
         self.note_relayed(s, true);
         let mut at = rec.copies.head;
         while at != NONE {
-            let copy = self.sessions[usize::from(s)].copies[at];
+            let copy = self.sessions[s].copies[at];
             let whole = usize::from(copy.plane) == planes;
             why = why.or(copy.status).or((!whole).then_some(missing));
             if why.is_none() {
@@ -190,7 +190,7 @@ impl BlockApi<'_> {
                     Err(status) => why = Some(status),
                 }
             }
-            self.sessions[usize::from(s)].copies[at].status = why;
+            self.sessions[s].copies[at].status = why;
             if let Some(status) = why {
                 let cause = if has_parent { why_not_stored(status) } else { Cause::StoreNoParent };
                 self.note_absent(copy.hash, cause);
@@ -201,7 +201,7 @@ impl BlockApi<'_> {
         // Published blocks stay cached, the others are freed. The deepest comes first, so that a prefix outlives its descendants.
         let mut at = rec.copies.tail;
         while at != NONE {
-            let copy = &mut self.sessions[usize::from(s)].copies[at];
+            let copy = &mut self.sessions[s].copies[at];
             let (block, prev) = (std::mem::replace(&mut copy.block, NONE), copy.links.prev);
             if block != NONE {
                 self.drop_ref(s, block);
@@ -211,11 +211,11 @@ impl BlockApi<'_> {
         self.disk.wake();
         self.host_freed(); // blocks that NVMe refused may be evicted from now on
         self.keep_failed(s, op);
-        let rec = self.sessions[usize::from(s)].ops[op];
+        let rec = self.sessions[s].ops[op];
         if rec.status == Status::Ok && level != Level::Published && above != NONE {
             self.wait_until_persisted(s, op, above, level);
             // Its deadline is over and forgotten, so nothing else would end it.
-            if late && self.sessions[usize::from(s)].ops[op].phase == Phase::Persisting {
+            if late && self.sessions[s].ops[op].phase == Phase::Persisting {
                 self.fail_op(s, op, Status::TimedOut);
             }
         }
@@ -223,7 +223,7 @@ impl BlockApi<'_> {
 
     fn publish_copy(&mut self, s: u16, copy: &BlockCopy, depth: u32, above: u32, level: Level) -> Result<u32, Status> {
         if copy.block == NONE {
-            let shard = self.sessions[usize::from(s)].shard;
+            let shard = self.sessions[s].shard;
             return self.publish_cached(shard, copy.hash, above, level);
         }
         let block = &mut self.blocks[copy.block];

@@ -131,7 +131,7 @@ impl BlockTable {
 
     /// Mark a copy between host and an engine's own block as late, and release its page.
     pub(crate) fn copy_is_late(&mut self, s: u16, slot: u32, job: JobRec) {
-        self.sessions[usize::from(s)].jobs[slot].late = true;
+        self.sessions[s].jobs[slot].late = true;
         self.host.begin_late(job.host);
         match job.task {
             Task::Gather => {

@@ -26,26 +26,26 @@ impl BlockTable {
             self.invalidating_wanted = true;
             return true;
         }
-        let jobs = &self.sessions[usize::from(s)].jobs;
+        let jobs = &self.sessions[s].jobs;
         jobs.again.iter(&jobs.recs).any(|j| jobs[j].page == page && jobs[j].task == Task::CopyIn)
     }
 
     pub(crate) fn call_off(&mut self, s: u16, slot: u32, buf: &mut ActionBuf) {
-        self.sessions[usize::from(s)].jobs[slot].canceling = true;
-        let source = self.sessions[usize::from(s)].jobs.id(slot);
+        self.sessions[s].jobs[slot].canceling = true;
+        let source = self.sessions[s].jobs.id(slot);
         self.counters.jobs_canceled += 1;
         self.send_other(s, JobRec { task: Task::Cancel, source, ..JobRec::default() }, buf);
     }
 
     /// Release the resources of a place job: its record, its sources, its blocks.
     pub(crate) fn end_place(&mut self, s: u16, slot: u32, job: JobRec) {
-        self.sessions[usize::from(s)].jobs.release(slot);
+        self.sessions[s].jobs.release(slot);
         match job.task {
             Task::CopyIn => {
                 let bytes = self.geo.classes[usize::from(self.geo.class_of_page(job.page))].page_bytes;
                 let moved = self.present(job.page, s).is_some();
                 let now = self.now;
-                let session = &mut self.sessions[usize::from(s)];
+                let session = &mut self.sessions[s];
                 session.link.end(now, bytes, moved);
                 if job.reason == Reason::Scheduled {
                     session.scheduled.load_ended();
@@ -85,12 +85,12 @@ impl BlockTable {
         self.unlist(s, job.frame);
         self.count_mapped(s, job.frame, job.page, false);
         self.remove_copy(job.page, s, job.frame);
-        let rec = &mut self.sessions[usize::from(s)].jobs[slot];
+        let rec = &mut self.sessions[s].jobs[slot];
         (rec.frame, rec.victim, rec.after) = (NONE, NONE, None);
         if job.victim == NONE {
             return self.free_frame(s, job.frame);
         }
-        let clock = self.sessions[usize::from(s)].clock;
+        let clock = self.sessions[s].clock;
         let frame = self.frame_mut(s, job.frame);
         (frame.state, frame.job, frame.stamp, frame.scheduled) = (FrameState::Present, NONE, clock, false);
         self.add_copy(job.victim, s, job.frame);
@@ -128,7 +128,7 @@ impl BlockTable {
         };
         let bytes = self.geo.classes[usize::from(self.geo.class_of_page(new.page))].page_bytes;
         let now = self.now;
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.sessions[s];
         let NewJob { task, page, reason, op, source } = new;
         if task == Task::CopyIn {
             session.link.begin(now, bytes);
@@ -166,7 +166,7 @@ impl BlockTable {
             self.overtake_plan(s, &old, after);
             self.counters.transitions += 1;
         }
-        let session = &mut self.below.sessions[usize::from(s)];
+        let session = &mut self.below.sessions[s];
         let job = &mut session.jobs[slot];
         (job.frame, job.victim, job.after) = (f, victim, after);
         let page = job.page;
@@ -186,7 +186,7 @@ impl BlockTable {
     /// Record that a page leaves on which a lane's plan may depend.
     pub(crate) fn overtake_plan(&mut self, s: u16, old: &crate::blocks::Frame, after: Option<(u16, u64)>) {
         let planes = u64::from(self.geo.planes_len());
-        let Some(lane) = self.sessions[usize::from(s)].lanes.get_mut(usize::from(old.lane)) else { return };
+        let Some(lane) = self.sessions[s].lanes.get_mut(usize::from(old.lane)) else { return };
         let expected = lane.cursor.step > lane.batch.step;
         if after.is_none() && expected && old.use_pos / planes == lane.cursor.step {
             lane.plan_overtaken = true;
@@ -195,7 +195,7 @@ impl BlockTable {
 
     /// Plan and send a job that assigns no frame to a page.
     pub(crate) fn send_other(&mut self, s: u16, job: JobRec, buf: &mut ActionBuf) -> u32 {
-        let slot = self.sessions[usize::from(s)].jobs.alloc(job);
+        let slot = self.sessions[s].jobs.alloc(job);
         self.launch(s, slot, buf);
         slot
     }
@@ -203,8 +203,8 @@ impl BlockTable {
     /// Send the planned job with this index, for the first time or again.
     pub(crate) fn launch(&mut self, s: u16, slot: u32, buf: &mut ActionBuf) {
         let now = self.now;
-        let id = self.sessions[usize::from(s)].jobs.launch(slot, now);
-        let rec = self.sessions[usize::from(s)].jobs[slot];
+        let id = self.sessions[s].jobs.launch(slot, now);
+        let rec = self.sessions[s].jobs[slot];
         self.look_for_late(s, &rec);
         let job = self.job_of(&rec);
         self.counters.jobs += 1;
@@ -242,7 +242,7 @@ impl BlockTable {
 
     /// Leave the page of a Move in its old frame.
     pub(crate) fn undo_move(&mut self, s: u16, slot: u32, job: JobRec) {
-        self.sessions[usize::from(s)].jobs.release(slot);
+        self.sessions[s].jobs.release(slot);
         self.remove_copy(job.page, s, job.frame);
         self.free_frame(s, job.frame);
         let frame = self.frame_mut(s, job.source);

@@ -10,7 +10,7 @@ use crate::sessions::{JobRec, Phase, Task};
 impl BlockTable {
     /// Mark a job of tier 0 as late.
     pub(crate) fn job_is_late(&mut self, s: u16, slot: u32, job: JobRec) {
-        self.sessions[usize::from(s)].jobs[slot].late = true;
+        self.sessions[s].jobs[slot].late = true;
         self.count_under_way(s, job, false);
         let bytes = self.late_bytes_of(job);
         self.charge_late(s, bytes);
@@ -18,18 +18,18 @@ impl BlockTable {
 
     /// Clear the late mark of a job of tier 0 that has ended or is abandoned.
     pub(crate) fn in_time_again(&mut self, s: u16, slot: u32) {
-        let job = self.sessions[usize::from(s)].jobs[slot];
+        let job = self.sessions[s].jobs[slot];
         if job.late && !matches!(job.task, Task::Gather | Task::Scatter) {
-            self.sessions[usize::from(s)].jobs[slot].late = false;
+            self.sessions[s].jobs[slot].late = false;
             self.count_under_way(s, job, true);
-            self.sessions[usize::from(s)].late_bytes -= self.late_bytes_of(job);
+            self.sessions[s].late_bytes -= self.late_bytes_of(job);
         }
     }
 
     /// Add the job to the jobs that other sessions may wait for, or remove it.
     fn count_under_way(&mut self, s: u16, job: JobRec, is: bool) {
         if job.task == Task::CopyOut {
-            let session = &mut self.sessions[usize::from(s)];
+            let session = &mut self.sessions[s];
             let class = usize::from(session.class_of_frame(job.frame));
             let count = &mut session.classes[class].copying_out;
             *count = if is { *count + 1 } else { *count - 1 };
@@ -44,7 +44,7 @@ impl BlockTable {
         self.end_late(job.host);
         self.count_copy(s, job.page, false);
         let bytes = self.late_bytes_of(job);
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.sessions[s];
         session.jobs.release(slot);
         session.late_bytes -= bytes;
         session.ops[job.op].pending -= 1;
@@ -56,9 +56,9 @@ impl BlockTable {
     /// Abandon a job of a lost session. Return true for a late copy: its frame stays in quarantine until the process exits.
     pub(crate) fn abandon_late(&mut self, s: u16, slot: u32) -> bool {
         self.in_time_again(s, slot);
-        let job = self.sessions[usize::from(s)].jobs[slot];
+        let job = self.sessions[s].jobs[slot];
         if job.late {
-            self.sessions[usize::from(s)].late_frames.push(job.host);
+            self.sessions[s].late_frames.push(job.host);
         }
         job.late
     }

@@ -4,7 +4,7 @@
 //! job for each session that shows any of its pages invalidates it. The id is free only when all of these have ended. Otherwise a
 //! stale page-table entry would show another block's data.
 
-use crate::api::{BlockId, NONE};
+use crate::api::{BlockId, NONE, SeqId, SessionId};
 use crate::blocks::{
     BlockState, BlockTable, FrameState, NEUTRAL_PRIORITY, NO_LANE, NO_SESSION, On, Page, PersistState,
 };
@@ -14,9 +14,9 @@ use crate::sessions::Sessions;
 
 impl BlockTable {
     pub(crate) fn pop_chain(&mut self, s: u16, op: u32) -> Option<BlockId> {
-        let mut chain = self.sessions[usize::from(s)].ops[op].blocks;
+        let mut chain = self.sessions[s].ops[op].blocks;
         let b = chain.pop_front(&mut self.blocks.recs);
-        self.sessions[usize::from(s)].ops[op].blocks = chain;
+        self.sessions[s].ops[op].blocks = chain;
         b
     }
 
@@ -126,7 +126,7 @@ impl BlockTable {
     /// Return the retention priority of the block, from the sequence of session `s` that uses it.
     fn priority_for(&self, s: u16, b: BlockId) -> Priority {
         let block = &self.blocks[b];
-        let seq = self.sessions[usize::from(s)].seqs.get(block.seq as usize).filter(|_| block.home == s);
+        let seq = self.sessions[s].seqs.get(block.seq as usize).filter(|_| block.home == s);
         match seq.map_or(std::cmp::Ordering::Equal, |q| q.priority.cmp(&NEUTRAL_PRIORITY)) {
             std::cmp::Ordering::Less => Priority::Low,
             std::cmp::Ordering::Equal => Priority::Neutral,
@@ -185,8 +185,8 @@ impl BlockTable {
     /// Queue the Drop of block `b` in the session that shows it in frame `f`, unless another frame of it has already queued it.
     fn queue_drop(&mut self, s: u16, f: u32, b: BlockId) {
         self.unlist(s, f);
-        if self.sessions[usize::from(s)].drop_mark != b {
-            self.sessions[usize::from(s)].drop_mark = b;
+        if self.sessions[s].drop_mark != b {
+            self.sessions[s].drop_mark = b;
             self.enlist(s, f, On::Drop, NO_LANE);
             self.add_in_flight(b);
             self.wake(s);
@@ -222,7 +222,7 @@ impl BlockTable {
             debug_assert!(self.pages[page as usize].frame == NONE && self.pages[page as usize].host == NONE);
             self.pages[page as usize] = Page::default();
         }
-        for s in &mut self.sessions {
+        for s in self.sessions.iter_mut() {
             if s.drop_mark == b {
                 s.drop_mark = NONE;
             }
@@ -238,7 +238,7 @@ impl BlockTable {
     /// Add the block's unsealed pages to those that must stay in the session's tier 0, or remove them.
     pub(crate) fn count_unsealed(&mut self, s: u16, add: bool) {
         let Sessions { sessions, geo, .. } = &mut self.below;
-        for (class, geo) in sessions[usize::from(s)].classes.iter_mut().zip(&geo.classes) {
+        for (class, geo) in sessions[s].classes.iter_mut().zip(&geo.classes) {
             let pages = u64::from(geo.planes);
             class.unsealed = if add { class.unsealed + pages } else { class.unsealed - pages };
         }
@@ -247,16 +247,15 @@ impl BlockTable {
     /// Make `disk` the preferred disk of the sequence that uses a block.
     pub(crate) fn set_preferred_disk(&mut self, b: BlockId, disk: u16) {
         if let Some((s, seq)) = self.chain_of(b) {
-            self.sessions[s].seqs[seq].disk = Some(disk);
+            self.sessions[s].seqs[seq as usize].disk = Some(disk);
         }
     }
 
     /// Return the session and the sequence that used a block last.
-    pub(crate) fn chain_of(&self, b: BlockId) -> Option<(usize, usize)> {
+    pub(crate) fn chain_of(&self, b: BlockId) -> Option<(SessionId, SeqId)> {
         let block = &self.blocks[b];
-        let (s, seq) = (usize::from(block.home), block.seq as usize);
-        let live = self.sessions.get(s)?.seqs.get(seq)?.live;
-        live.then_some((s, seq))
+        let live = self.sessions.get(block.home)?.seqs.get(block.seq as usize)?.live;
+        live.then_some((block.home, block.seq))
     }
 
     /// Release the block's slot and its copies on disk. The slot is free when its log record is erased. No transfer names it.

@@ -9,7 +9,7 @@ impl BlockTable {
             self.blocks[b].seq = seq;
         }
         if self.blocks[b].slot != NONE {
-            self.sessions[usize::from(s)].seqs[seq as usize].disk = Some(self.disk.disk_of(self.blocks[b].slot));
+            self.sessions[s].seqs[seq as usize].disk = Some(self.disk.disk_of(self.blocks[b].slot));
         }
         self.counters.blocks_attached += 1;
     }
@@ -28,21 +28,21 @@ impl BlockTable {
 
     /// Return a sequence of the session if it exists.
     pub(crate) fn live_seq(&self, s: u16, seq: SeqId) -> Option<&Seq> {
-        self.sessions[usize::from(s)].seqs.get(seq as usize).filter(|q| q.live)
+        self.sessions[s].seqs.get(seq as usize).filter(|q| q.live)
     }
 
     pub(crate) fn seq_mut(&mut self, s: u16, seq: SeqId) -> &mut Seq {
-        &mut self.sessions[usize::from(s)].seqs[seq as usize]
+        &mut self.sessions[s].seqs[seq as usize]
     }
 
     /// Return the block at an index that the caller checked.
     pub(crate) fn seq_block(&self, s: u16, seq: SeqId, index: u32) -> BlockId {
-        self.chunks.get(self.sessions[usize::from(s)].dir(seq), index)
+        self.chunks.get(self.sessions[s].dir(seq), index)
     }
 
     /// Append a block with a reference that is already counted. The caller checked that it fits.
     pub(crate) fn append_block(&mut self, s: u16, seq: SeqId, b: BlockId) -> bool {
-        let session = &mut self.below.sessions[usize::from(s)];
+        let session = &mut self.below.sessions[s];
         let len = session.seqs[seq as usize].blocks;
         let dir = &mut session.dirs[seq as usize * session.dir_len..(seq as usize + 1) * session.dir_len];
         if len >= self.below.cfg.limits.seq_blocks_max || !self.chunks.push(dir, len, b) {
@@ -57,7 +57,7 @@ impl BlockTable {
 
     /// Append a word that is not a block of the sequence yet. The caller checked that it fits.
     pub(crate) fn append_word(&mut self, s: u16, seq: SeqId, word: u32) -> bool {
-        let session = &mut self.below.sessions[usize::from(s)];
+        let session = &mut self.below.sessions[s];
         let len = session.seqs[seq as usize].blocks;
         let dir = &mut session.dirs[seq as usize * session.dir_len..(seq as usize + 1) * session.dir_len];
         let pushed = self.chunks.push(dir, len, word);
@@ -67,8 +67,8 @@ impl BlockTable {
 
     /// Remove words that are not blocks from the end of the list until `keep` are left.
     pub(crate) fn forget_words(&mut self, s: u16, seq: SeqId, keep: u32) {
-        while self.sessions[usize::from(s)].seqs[seq as usize].blocks > keep {
-            let session = &mut self.below.sessions[usize::from(s)];
+        while self.sessions[s].seqs[seq as usize].blocks > keep {
+            let session = &mut self.below.sessions[s];
             let len = session.seqs[seq as usize].blocks;
             let dir = &mut session.dirs[seq as usize * session.dir_len..(seq as usize + 1) * session.dir_len];
             self.chunks.pop(dir, len);
@@ -77,21 +77,21 @@ impl BlockTable {
     }
 
     pub(crate) fn set_seq_word(&mut self, s: u16, seq: SeqId, index: u32, word: u32) {
-        let dir = self.below.sessions[usize::from(s)].dir(seq);
+        let dir = self.below.sessions[s].dir(seq);
         self.chunks.set(dir, index, word);
     }
 
     /// Return whether a sequence's list can grow by `more` blocks.
     pub(crate) fn list_fits(&self, s: u16, seq: SeqId, more: u32) -> bool {
-        let len = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
+        let len = self.sessions[s].seqs[seq as usize].blocks;
         len.checked_add(more).is_some_and(|sum| sum <= self.cfg.limits.seq_blocks_max)
             && super::Chunks::needed(len, more) <= self.chunks.free_chunks()
     }
 
     /// Drop the blocks from index `keep` on, deepest first, so that a prefix outlives its descendants.
     pub(crate) fn drop_tail(&mut self, s: u16, seq: SeqId, keep: u32) {
-        while self.sessions[usize::from(s)].seqs[seq as usize].blocks > keep {
-            let session = &mut self.below.sessions[usize::from(s)];
+        while self.sessions[s].seqs[seq as usize].blocks > keep {
+            let session = &mut self.below.sessions[s];
             let len = session.seqs[seq as usize].blocks;
             let dir = &mut session.dirs[seq as usize * session.dir_len..(seq as usize + 1) * session.dir_len];
             let b = self.chunks.pop(dir, len);
@@ -110,7 +110,7 @@ impl BlockTable {
 
     /// Release the op's reference to its source.
     pub(crate) fn end_copy(&mut self, s: u16, op: u32) {
-        let source = std::mem::replace(&mut self.sessions[usize::from(s)].ops[op].source, NONE);
+        let source = std::mem::replace(&mut self.sessions[s].ops[op].source, NONE);
         if source != NONE {
             self.remove_in_flight(source);
         }
@@ -122,7 +122,7 @@ impl BlockTable {
     }
 
     pub(crate) fn is_copied(&self, s: u16, seq: SeqId) -> bool {
-        let copying = &self.sessions[usize::from(s)].ops;
+        let copying = &self.sessions[s].ops;
         copying.copying.iter(&copying.recs).any(|op| copying[op].seq == seq)
     }
 }

@@ -15,7 +15,7 @@ impl DiskTier {
     pub(crate) fn wait_until_persisted(&mut self, s: u16, op: u32, c: u32, level: Level) {
         match self.block_to_persist(s, c, level) {
             Ok(block) => {
-                let rec = &mut self.sessions[usize::from(s)].ops[op];
+                let rec = &mut self.sessions[s].ops[op];
                 (rec.work, rec.at, rec.tokens, rec.use_pos) = (Work::Publish, c, level as u64, 0);
                 self.wait_for_persist(s, op, block);
             }
@@ -24,7 +24,7 @@ impl DiskTier {
     }
 
     pub(crate) fn wait_for_persist(&mut self, s: u16, op: u32, block: Option<BlockId>) {
-        self.sessions[usize::from(s)].ops.enter(op, Phase::Persisting);
+        self.sessions[s].ops.enter(op, Phase::Persisting);
         match block {
             Some(b) => self.blocks[b].waited = true,
             None => self.publish_stored(s, op),
@@ -33,7 +33,7 @@ impl DiskTier {
 
     /// Return the block of cache entry `c` that must be recorded first; `None` if it is recorded.
     pub(crate) fn block_to_persist(&mut self, s: u16, c: u32, level: Level) -> Result<Option<BlockId>, Status> {
-        let block = match self.copy_of(c, self.sessions[usize::from(s)].shard) {
+        let block = match self.copy_of(c, self.sessions[s].shard) {
             Some(ShardCopy::Block(b)) if !self.is_recorded(b) => b,
             Some(ShardCopy::IndexOnly(at)) if self.disk.logged(at) != Logged::Recorded => {
                 self.give_block(c, at).ok_or(Status::NotAdmitted)?

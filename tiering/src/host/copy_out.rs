@@ -29,7 +29,7 @@ impl HostTier {
             JobRec { task: Task::CopyOut, reason, page, frame: f, host, op, ..JobRec::default() },
             buf,
         );
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.sessions[s];
         let class = usize::from(session.class_of_frame(f));
         session.classes[class].copying_out += 1;
         session.frames[f as usize].job = slot;

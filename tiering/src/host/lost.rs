@@ -9,8 +9,8 @@ use crate::sessions::Task;
 impl HostTier {
     /// Abandon jobs in flight, which never end. Their resources are released, except the host frames that CopyOut jobs write.
     pub(crate) fn abandon_jobs(&mut self, s: u16) {
-        for slot in 0..self.sessions[usize::from(s)].jobs.recs.len() as u32 {
-            let job = self.sessions[usize::from(s)].jobs[slot];
+        for slot in 0..self.sessions[s].jobs.recs.len() as u32 {
+            let job = self.sessions[s].jobs[slot];
             if !job.live || self.abandon_late(s, slot) {
                 continue;
             }
@@ -49,9 +49,9 @@ impl HostTier {
                     if mutants::on(Mutant::NoQuarantine) {
                         self.host.free(job.host);
                     } else {
-                        let mut list = self.sessions[usize::from(s)].quarantine;
+                        let mut list = self.sessions[s].quarantine;
                         self.host.quarantine(&mut list, job.host);
-                        self.sessions[usize::from(s)].quarantine = list;
+                        self.sessions[s].quarantine = list;
                     }
                     if job.task == Task::CopyOut {
                         self.frame_mut(s, job.frame).job = NONE;
@@ -92,12 +92,12 @@ impl HostTier {
         self.pages[page as usize].loads += 1;
         let b = self.geo.block_of(page);
         self.add_in_flight(b);
-        self.sessions[usize::from(s)].reading.push(page);
+        self.sessions[s].reading.push(page);
     }
 
     /// Keep the page of a lost session's mapped frame, which shows the page until the process exits. Other frames are ignored.
     fn unmapped_by_loss(&mut self, s: u16, f: u32, page: u32) {
-        if page != NONE && self.sessions[usize::from(s)].is_mapped_frame(f) {
+        if page != NONE && self.sessions[s].is_mapped_frame(f) {
             if !mutants::on(Mutant::NoQuarantine) {
                 self.keep_reading(s, page);
             }
@@ -107,7 +107,7 @@ impl HostTier {
 
     /// Release the tier-0 frames, which are lost with their process. Pages that were only there are lost.
     pub(crate) fn abandon_frames(&mut self, s: u16) {
-        for f in 0..self.sessions[usize::from(s)].frames.len() as u32 {
+        for f in 0..self.sessions[s].frames.len() as u32 {
             let frame = *self.frame(s, f);
             match frame.on {
                 // A queued Evict or Drop has nothing left to do.

@@ -149,7 +149,7 @@ impl HostTier {
     pub(crate) fn take_host_to_read(&mut self, page: u32) -> Option<u32> {
         let class = self.geo.class_of_page(page);
         let home = self.blocks[self.geo.block_of(page)].home;
-        let s = if usize::from(home) < self.sessions.len() { home } else { 0 };
+        let s = if home < self.sessions.len() { home } else { 0 };
         // Ask for memory, but do not wait for the node's answer: the caller already waits for the page.
         self.ask_slab(class);
         let [clean, ahead] = self.last_in_host(class);
@@ -227,8 +227,8 @@ impl HostTier {
 
     /// Return the first match of all live sessions, starting with `s`.
     fn any_session(&self, s: u16, find: impl Fn(&HostTier, u16) -> Option<u32>) -> Option<u32> {
-        let sessions = self.sessions.len() as u16;
-        let live = |s: &u16| self.sessions[usize::from(*s)].life == crate::sessions::Life::Live;
+        let sessions = self.sessions.len();
+        let live = |s: &u16| self.sessions[*s].life == crate::sessions::Life::Live;
         (0..sessions).map(|i| (s + i) % sessions).filter(live).find_map(|s| find(self, s))
     }
 
@@ -242,7 +242,7 @@ impl HostTier {
     /// Return the most recently used page that is evictable in the session's tier 0 and in host, and has a block that satisfies
     /// `passes`.
     fn evictable_twice(&self, s: u16, class: u8, passes: impl Fn(&Block) -> bool) -> Option<u32> {
-        let session = &self.sessions[usize::from(s)];
+        let session = &self.sessions[s];
         let mut f = session.classes[usize::from(class)].clean.tail;
         while f != NONE {
             let frame = &session.frames[f as usize];

@@ -32,7 +32,7 @@ impl HostTier {
             // Waiting requests check again when one of them has been unmapped.
             return true;
         }
-        let found = (0..self.sessions.len() as u16).find(|&s| self.next_to_unmap(s, class).is_some());
+        let found = (0..self.sessions.len()).find(|&s| self.next_to_unmap(s, class).is_some());
         if let Some(s) = found {
             self.host.request_unmaps(class, UNMAP_BATCH);
             self.wake(s);
@@ -43,7 +43,7 @@ impl HostTier {
     /// Return the mapped frame of a class with the lowest cost of unmapping: one that no live step needs, else the most recently
     /// used one, which is needed again last.
     pub(crate) fn next_to_unmap(&self, s: u16, class: u8) -> Option<u32> {
-        let session = &self.sessions[usize::from(s)];
+        let session = &self.sessions[s];
         let list = session.classes.get(usize::from(class))?.mapped;
         let limit = self.unneeded_before(s);
         let head = Some(list.head).filter(|&f| f != NONE && session.frames[f as usize].stamp < limit);

@@ -268,7 +268,7 @@ impl PrefixIndex {
     /// is in use: a lease of that shard can still be loaded, but lookups do not find its prefix any more. Return false if there is none
     /// near.
     pub(crate) fn drop_entry_in_tier0(&mut self, s: u16, class: u8) -> bool {
-        let session = &self.sessions[usize::from(s)];
+        let session = &self.sessions[s];
         let Some(c) = session.classes.get(usize::from(class)) else { return false };
         let (mut found, mut count) = ([NONE; CANDIDATES_MAX], 0);
         for f in c.early.iter(&session.frames).take(FRAMES_MAX) {

@@ -80,7 +80,7 @@ impl PrefixIndex {
         let Some(feed) = &mut self.feed else { return };
         feed.push(event);
         while let Some(s) = self.feed.as_mut().and_then(|feed| feed.waiting.pop()) {
-            let ops = &mut self.sessions[usize::from(s)].ops;
+            let ops = &mut self.sessions[s].ops;
             while ops.following.head != NONE {
                 ops.enter(ops.following.head, Phase::Ready);
             }
@@ -136,7 +136,7 @@ impl PrefixIndex {
 
     /// A relay's session begins or has ended to store blocks.
     pub(crate) fn note_relayed(&mut self, s: u16, begins: bool) {
-        let relayed = begins && self.sessions[usize::from(s)].follows;
+        let relayed = begins && self.sessions[s].follows;
         if let Some(feed) = &mut self.feed {
             feed.relayed = relayed;
         }

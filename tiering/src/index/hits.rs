@@ -15,12 +15,12 @@ pub(crate) enum From {
 impl PrefixIndex {
     /// Return the figures of a session since it attached; `None` if there is no such session.
     pub(crate) fn hits(&self, session: u16) -> Option<Hits> {
-        self.sessions.get(usize::from(session)).map(|session| session.hits)
+        self.sessions.get(session).map(|session| session.hits)
     }
 
     /// Change the figures of a session, and those of the space if the session's shard counts for it.
     fn count_hits(&mut self, s: u16, change: impl Fn(&mut Hits)) {
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.sessions[s];
         change(&mut session.hits);
         if session.shard == 0 {
             change(&mut self.counters.hits);
@@ -74,7 +74,7 @@ impl PrefixIndex {
         for index in first..first + count {
             let from = self.whereabouts(s, self.seq_block(s, seq, index));
             let us = |rate: f32| if rate > 0.0 { self.disk.slot_bytes() as f64 / f64::from(rate) } else { 0.0 };
-            let bus = us(self.sessions[usize::from(s)].link.rate);
+            let bus = us(self.sessions[s].link.rate);
             let load_us = match from {
                 From::Tier0 => 0.0,
                 From::Host => bus,

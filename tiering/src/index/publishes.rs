@@ -15,27 +15,27 @@ impl PrefixIndex {
     /// Continue the publishes that wait for the record of a block, which is now valid.
     pub(crate) fn publishes_stored(&mut self, c: u32, shard: u16) {
         self.each_publish(|core, s, op| {
-            let rec = &core.sessions[usize::from(s)].ops[op];
-            if rec.at == c && rec.use_pos == 0 && core.sessions[usize::from(s)].shard == shard {
+            let rec = &core.sessions[s].ops[op];
+            if rec.at == c && rec.use_pos == 0 && core.sessions[s].shard == shard {
                 core.publish_stored(s, op);
             }
         });
     }
 
     pub(crate) fn publish_stored(&mut self, s: u16, op: u32) {
-        if self.sessions[usize::from(s)].ops[op].tokens < Level::Durable as u64 {
+        if self.sessions[s].ops[op].tokens < Level::Durable as u64 {
             return self.finish_with(s, op, Status::Ok, Level::Stored as u64);
         }
         // A flush in progress may have started too early.
         let flush = self.disk.want_flush();
-        let rec = &mut self.sessions[usize::from(s)].ops[op];
+        let rec = &mut self.sessions[s].ops[op];
         (rec.at, rec.use_pos) = (NONE, flush);
     }
 
     /// Complete the publishes that wait for flush `done`, which ended, or for an earlier one.
     pub(crate) fn publishes_flushed(&mut self, done: u64, status: Status) {
         self.each_publish(|core, s, op| {
-            let rec = core.sessions[usize::from(s)].ops[op];
+            let rec = core.sessions[s].ops[op];
             match status {
                 _ if rec.use_pos == 0 || rec.use_pos > done => {}
                 Status::Ok => {
@@ -50,8 +50,8 @@ impl PrefixIndex {
     /// End the publishes that wait for the record of a cache entry that will not be stored.
     pub(crate) fn end_publishes(&mut self, c: u32, shard: u16, status: Status) {
         self.each_publish(|core, s, op| {
-            let rec = &core.sessions[usize::from(s)].ops[op];
-            if rec.at == c && core.sessions[usize::from(s)].shard == shard {
+            let rec = &core.sessions[s].ops[op];
+            if rec.at == c && core.sessions[s].shard == shard {
                 core.finish_with(s, op, status, Level::Published as u64);
             }
         });
@@ -60,7 +60,7 @@ impl PrefixIndex {
     /// End the publishes that wait for a record: nothing can be stored for a long time.
     pub(crate) fn fail_publishes(&mut self, status: Status) {
         self.each_publish(|core, s, op| {
-            if core.sessions[usize::from(s)].ops[op].use_pos == 0 {
+            if core.sessions[s].ops[op].use_pos == 0 {
                 core.finish_with(s, op, status, Level::Published as u64);
             }
         });
@@ -70,7 +70,7 @@ impl PrefixIndex {
     /// only a part of them at a time, and its next part may run much later.
     pub(crate) fn end_publishes_without_slots(&mut self) {
         self.each_publish(|core, s, op| {
-            let (rec, shard) = (core.sessions[usize::from(s)].ops[op], core.sessions[usize::from(s)].shard);
+            let (rec, shard) = (core.sessions[s].ops[op], core.sessions[s].shard);
             let end = if rec.use_pos == 0 { rec.at } else { NONE };
             let needs = |b| core.blocks[b].slot == NONE && core.blocks[b].persist == PersistState::Write;
             if core.index.prefix(end).filter_map(|c| core.copy_of(c, shard)?.block()).any(needs) {
@@ -101,13 +101,13 @@ impl PrefixIndex {
     }
 
     fn each_publish(&mut self, mut look: impl FnMut(&mut PrefixIndex, u16, u32)) {
-        for s in 0..self.sessions.len() as u16 {
-            if self.sessions[usize::from(s)].life != Life::Live {
+        for s in 0..self.sessions.len() {
+            if self.sessions[s].life != Life::Live {
                 continue;
             }
-            let mut op = self.sessions[usize::from(s)].ops.persisting.head;
+            let mut op = self.sessions[s].ops.persisting.head;
             while op != NONE {
-                let next = self.sessions[usize::from(s)].ops[op].links.next;
+                let next = self.sessions[s].ops[op].links.next;
                 look(self, s, op);
                 op = next;
             }

@@ -9,7 +9,7 @@ impl PrefixIndex {
     /// Return false if the block after `parent` is known to have another index in its prefix. A parent whose copies are all on NVMe
     /// alone has none that is known.
     pub(crate) fn is_next(&self, s: u16, first: u32, parent: u128) -> bool {
-        let shard = self.sessions[usize::from(s)].shard;
+        let shard = self.sessions[s].shard;
         match self.index.find(parent).and_then(|c| self.copy_of(c, shard)) {
             Some(ShardCopy::Block(b)) => self.blocks[b].depth.checked_add(1) == Some(first),
             Some(ShardCopy::IndexOnly(_) | ShardCopy::End) | None => true,

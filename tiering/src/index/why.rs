@@ -31,10 +31,10 @@ impl PrefixIndex {
 
     /// If a request is a store, note that its blocks will not be published.
     pub(crate) fn note_unstored(&mut self, s: u16, op: u32, cause: Cause) {
-        let rec = &self.sessions[usize::from(s)].ops[op];
+        let rec = &self.sessions[s].ops[op];
         let mut at = if rec.work == Work::Store { rec.copies.head } else { NONE };
         while at != NONE {
-            let copy = self.sessions[usize::from(s)].copies[at];
+            let copy = self.sessions[s].copies[at];
             self.note_absent(copy.hash, cause);
             at = copy.links.next;
         }

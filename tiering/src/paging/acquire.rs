@@ -27,7 +27,7 @@ impl Paging<'_> {
             return Err(Status::Range);
         }
         // A prefix that is being attached may become shorter.
-        let attaching = q.busy != 0 && self.sessions[usize::from(s)].ops[q.busy - 1].work == Work::AttachPrefix;
+        let attaching = q.busy != 0 && self.sessions[s].ops[q.busy - 1].work == Work::AttachPrefix;
         if q.parked || attaching { Err(Status::State) } else { Ok(()) }
     }
 
@@ -47,13 +47,13 @@ impl Paging<'_> {
         let op = Op { work: Work::Acquire, seq, plane, planes, first, count, at: 0, ..Op::default() };
         if let Some(op) = self.new_op(who, op, due) {
             self.promise(s, &range, 0, true);
-            self.sessions[usize::from(s)].ops.enter(op, Phase::Frames);
+            self.sessions[s].ops.enter(op, Phase::Frames);
         }
     }
 
     /// Check that the range can be pinned in addition to the pages that must stay already.
     fn pins_fit(&self, s: u16, range: Pin) -> Result<(), Status> {
-        let session = &self.sessions[usize::from(s)];
+        let session = &self.sessions[s];
         let mut all = [0u64; crate::CLASSES_MAX];
         for plane in range.plane..range.plane + range.planes {
             all[usize::from(self.geo.class_of(plane))] += u64::from(range.count);
@@ -84,7 +84,7 @@ impl Paging<'_> {
 
     /// Pin the next page of a range, or load it and the following ones.
     pub(crate) fn acquire_next(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> Next {
-        let rec = self.sessions[usize::from(s)].ops[op];
+        let rec = self.sessions[s].ops[op];
         let range = rec.range();
         let len = range.count * u32::from(range.planes);
         if rec.at == len {
@@ -104,9 +104,9 @@ impl Paging<'_> {
             if !mutants::on(Mutant::AcquireWithoutPin) {
                 self.pin(s, f);
             }
-            self.sessions[usize::from(s)].ops[op].at += 1;
+            self.sessions[s].ops[op].at += 1;
             let class = usize::from(self.geo.class_of_page(page));
-            self.sessions[usize::from(s)].classes[class].committed_pins -= 1;
+            self.sessions[s].classes[class].committed_pins -= 1;
             return Next::Sent;
         }
         for i in rec.at..len.min(rec.at + AHEAD) {
@@ -140,14 +140,14 @@ impl Paging<'_> {
 
     /// Complete an acquire after all its pages are pinned.
     pub(crate) fn acquired(&mut self, s: u16, op: u32) {
-        let range = self.sessions[usize::from(s)].ops[op].range();
-        self.sessions[usize::from(s)].pins.push(range);
+        let range = self.sessions[s].ops[op].range();
+        self.sessions[s].pins.push(range);
         self.finish_plain(s, op, Status::Ok);
     }
 
     /// Unpin the pages of a failed acquire.
     pub(crate) fn undo_acquire(&mut self, s: u16, op: u32) {
-        let rec = self.sessions[usize::from(s)].ops[op];
+        let rec = self.sessions[s].ops[op];
         self.promise(s, &rec.range(), rec.at, false);
         self.unpin_pages(s, &rec.range(), rec.at);
     }
@@ -158,7 +158,7 @@ impl Paging<'_> {
         let planes = u32::from(range.planes);
         for i in from..range.count * planes {
             let class = usize::from(self.geo.class_of(range.plane + (i % planes) as u16));
-            let committed = &mut self.sessions[usize::from(s)].classes[class].committed_pins;
+            let committed = &mut self.sessions[s].classes[class].committed_pins;
             *committed = if add { *committed + 1 } else { *committed - 1 };
         }
     }
@@ -176,25 +176,25 @@ impl Paging<'_> {
         if self.live_seq(s, range.seq).is_none() {
             return Status::NotFound;
         }
-        let Some(at) = self.sessions[usize::from(s)].pins.iter().position(|&p| p == range) else {
+        let Some(at) = self.sessions[s].pins.iter().position(|&p| p == range) else {
             return Status::State;
         };
-        self.sessions[usize::from(s)].pins.swap_remove(at);
+        self.sessions[s].pins.swap_remove(at);
         self.unpin_pages(s, &range, range.count * u32::from(range.planes));
         Status::Ok
     }
 
     /// Release all acquired ranges of a sequence that is dropped.
     pub(crate) fn release_all(&mut self, s: u16, seq: SeqId) {
-        while let Some(at) = self.sessions[usize::from(s)].pins.iter().position(|p| p.seq == seq) {
-            let range = self.sessions[usize::from(s)].pins.swap_remove(at);
+        while let Some(at) = self.sessions[s].pins.iter().position(|p| p.seq == seq) {
+            let range = self.sessions[s].pins.swap_remove(at);
             self.unpin_pages(s, &range, range.count * u32::from(range.planes));
         }
     }
 
     /// Return whether blocks of the sequence from `index` on are acquired, or an acquire of them is in progress.
     pub(crate) fn pinned_from(&self, s: u16, seq: SeqId, index: u64) -> bool {
-        let session = &self.sessions[usize::from(s)];
+        let session = &self.sessions[s];
         let reaches = |p: &Pin| p.seq == seq && u64::from(p.first) + u64::from(p.count) > index;
         session.pins.iter().any(reaches)
             || session.ops.recs.iter().any(|o| o.phase != Phase::Free && o.work == Work::Acquire && reaches(&o.range()))

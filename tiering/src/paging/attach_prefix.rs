@@ -30,7 +30,7 @@ impl Paging<'_> {
         if asked.is_some() {
             self.count_miss(s, hashes, found);
         }
-        let ops = &mut self.sessions[usize::from(s)].ops;
+        let ops = &mut self.sessions[s].ops;
         ops[op].count = found;
         ops.enter(op, Phase::Admission);
         let page_tokens = self.geo.page_tokens;
@@ -53,7 +53,7 @@ impl Paging<'_> {
                 }
             }
             let Admit::No(status) = decision else { return decision };
-            let rec = self.sessions[usize::from(s)].ops[op];
+            let rec = self.sessions[s].ops[op];
             if rec.count == 0 {
                 return Admit::No(status);
             }
@@ -63,7 +63,7 @@ impl Paging<'_> {
                 count -= 1;
             }
             self.drop_tail(s, rec.seq, rec.first + count);
-            self.sessions[usize::from(s)].ops[op].count = count;
+            self.sessions[s].ops[op].count = count;
             self.seq_mut(s, rec.seq).tokens = u64::from(rec.first + count) * self.geo.page_tokens;
             if count == 0 {
                 // A prefix was cached, and none of it fits.
@@ -73,7 +73,7 @@ impl Paging<'_> {
     }
 
     pub(crate) fn complete_attach_prefix(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
-        let rec = self.sessions[usize::from(s)].ops[op];
+        let rec = self.sessions[s].ops[op];
         for index in rec.first..rec.first + rec.count {
             buf.push_word(self.seq_block(s, rec.seq, index));
         }

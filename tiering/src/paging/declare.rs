@@ -13,7 +13,7 @@ impl Paging<'_> {
             Ok(b) => {
                 let op = Op { work: Work::Declare, seq, at: b, count: 1, ..Op::default() };
                 if let Some(op) = self.new_op(who, op, due) {
-                    self.sessions[usize::from(who.session)].ops.enter(op, Phase::Ready);
+                    self.sessions[who.session].ops.enter(op, Phase::Ready);
                 }
             }
         }
@@ -34,7 +34,7 @@ impl Paging<'_> {
         if frames.len() != self.geo.planes.len() {
             return Err(Status::Invalid);
         }
-        if !self.list_fits(s, seq, 1) || self.sessions[usize::from(s)].ops.live() >= self.cfg.limits.requests_max {
+        if !self.list_fits(s, seq, 1) || self.sessions[s].ops.live() >= self.cfg.limits.requests_max {
             return Err(Status::Limit);
         }
         let end = (u64::from(index) + 1) * self.geo.page_tokens;
@@ -59,7 +59,7 @@ impl Paging<'_> {
 
     /// Check that the frames are of their planes' classes, and that each is named once.
     fn check_frames_declared(&self, s: u16, frames: &[FrameId]) -> Result<(), Status> {
-        let session = &self.sessions[usize::from(s)];
+        let session = &self.sessions[s];
         for (plane, &f) in frames.iter().enumerate().filter(|&(_, &f)| f != NONE) {
             let c = &session.classes[usize::from(self.geo.class_of(plane as u16))];
             if f < c.base || f - c.base >= c.count {
@@ -108,7 +108,7 @@ impl Paging<'_> {
             Admit::Wait => return Err(Status::Again),
             Admit::No(status) => return Err(status),
         }
-        let shard = self.sessions[usize::from(s)].shard;
+        let shard = self.sessions[s].shard;
         let b = self.alloc_block(shard).ok_or(Status::NoSpace)?;
         self.add_ref(s, b);
         self.count_unsealed(s, true);

@@ -25,7 +25,7 @@ impl Paging<'_> {
     /// Send a job again after a delay.
     pub(crate) fn send_later(&mut self, s: u16, slot: u32) {
         let now = self.now;
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.sessions[s];
         session.jobs.again_later(slot);
         if session.again_at == 0 {
             session.again_at = now.saturating_add(AGAIN_US).max(1);
@@ -54,13 +54,13 @@ impl Paging<'_> {
             self.unlist(s, f);
             self.enlist(s, f, On::Refused, crate::blocks::NO_LANE);
         }
-        self.sessions[usize::from(s)].ask_again_at = self.now.saturating_add(REFUSED_US);
+        self.sessions[s].ask_again_at = self.now.saturating_add(REFUSED_US);
     }
 
     fn place_succeeded(&mut self, s: u16, slot: u32, job: JobRec) {
         let bytes = self.geo.classes[usize::from(self.geo.class_of_page(job.page))].page_bytes;
         match job.task {
-            Task::CopyIn if self.sessions[usize::from(s)].is_mapped_frame(job.frame) => {
+            Task::CopyIn if self.sessions[s].is_mapped_frame(job.frame) => {
                 self.counters.shown_in_place += 1
             }
             Task::CopyIn => self.counters.host_to_tier0.add(job.reason, bytes),
@@ -96,16 +96,16 @@ impl Paging<'_> {
             self.victim_gone(s, slot, &mut job);
         } else {
             self.undo_reassign(s, slot, job);
-            job = self.sessions[usize::from(s)].jobs[slot];
+            job = self.sessions[s].jobs[slot];
         }
         let wanted = self.blocks[self.geo.block_of(job.page)].live() && status != Status::Canceled;
         // A retry would find the same bytes.
         let corrupt = status == Status::Corrupt;
         if wanted && !corrupt && job.tries + 1 < IO_TRIES {
             self.counters.jobs_retried += 1;
-            self.sessions[usize::from(s)].jobs[slot].tries += 1;
+            self.sessions[s].jobs[slot].tries += 1;
             match status {
-                Status::Io => self.sessions[usize::from(s)].jobs.again_later(slot),
+                Status::Io => self.sessions[s].jobs.again_later(slot),
                 _ => self.send_later(s, slot),
             }
             return;
@@ -134,7 +134,7 @@ impl Paging<'_> {
     fn victim_gone(&mut self, s: u16, slot: u32, job: &mut JobRec) {
         let victim = std::mem::replace(&mut job.victim, NONE);
         job.after = None;
-        let rec = &mut self.sessions[usize::from(s)].jobs[slot];
+        let rec = &mut self.sessions[s].jobs[slot];
         (rec.victim, rec.after) = (NONE, None);
         if victim != NONE {
             self.count_mapped(s, job.frame, victim, false);
@@ -144,25 +144,25 @@ impl Paging<'_> {
 
     /// Send waiting jobs again: failed ones at once, refused ones after the delay.
     pub(crate) fn send_again(&mut self, s: u16, buf: &mut ActionBuf) {
-        if self.sessions[usize::from(s)].jobs.again.is_empty() {
+        if self.sessions[s].jobs.again.is_empty() {
             return;
         }
         let now = self.now;
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.sessions[s];
         let due = session.again_at == 0 || now >= session.again_at;
         if due {
             session.again_at = 0;
         }
         let mut slot = session.jobs.again.head;
         while slot != NONE && buf.room() > 0 {
-            let job = self.sessions[usize::from(s)].jobs[slot];
+            let job = self.sessions[s].jobs[slot];
             let refused = job.task == Task::Drop || job.frame == NONE;
             if due || !refused {
                 self.send_one_again(s, slot, job, buf);
             }
             slot = job.links.next;
         }
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.sessions[s];
         if due && !session.jobs.again.is_empty() && buf.room() > 0 {
             session.again_at = now.saturating_add(AGAIN_US).max(1);
             self.set_timer(now.saturating_add(AGAIN_US));
@@ -200,7 +200,7 @@ impl Paging<'_> {
     }
 
     fn take_out(&mut self, s: u16, slot: u32) {
-        let jobs = &mut self.sessions[usize::from(s)].jobs;
+        let jobs = &mut self.sessions[s].jobs;
         jobs.again.remove(&mut jobs.recs, slot);
     }
 }

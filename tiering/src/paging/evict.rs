@@ -16,7 +16,7 @@ const EVICT_WAIT_MAX_US: u64 = 64_000;
 impl Paging<'_> {
     pub(crate) fn issue_drops(&mut self, s: u16, buf: &mut ActionBuf) {
         while self.can_send_last(s, buf) {
-            let f = self.sessions[usize::from(s)].drops.head;
+            let f = self.sessions[s].drops.head;
             if f == NONE {
                 return;
             }
@@ -33,7 +33,7 @@ impl Paging<'_> {
         self.counters.jobs_busy += 1;
         self.frame_mut(s, f).job = NONE;
         let now = self.now;
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.sessions[s];
         if session.evicts_later.is_empty() {
             session.evict_wait_us = (session.evict_wait_us * 2).clamp(EVICT_WAIT_US, EVICT_WAIT_MAX_US);
             session.evict_again_at = now.saturating_add(session.evict_wait_us);
@@ -44,8 +44,8 @@ impl Paging<'_> {
     }
 
     fn evict_again(&mut self, s: u16) {
-        while self.now >= self.sessions[usize::from(s)].evict_again_at {
-            let f = self.sessions[usize::from(s)].evicts_later.head;
+        while self.now >= self.sessions[s].evict_again_at {
+            let f = self.sessions[s].evicts_later.head;
             if f == NONE {
                 return;
             }
@@ -57,7 +57,7 @@ impl Paging<'_> {
     pub(crate) fn issue_evicts(&mut self, s: u16, buf: &mut ActionBuf) {
         self.evict_again(s);
         while self.can_send_last(s, buf) {
-            let f = self.sessions[usize::from(s)].evicts.head;
+            let f = self.sessions[s].evicts.head;
             if f == NONE {
                 return;
             }

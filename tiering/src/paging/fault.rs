@@ -14,16 +14,16 @@ const CONSUMED_MAX: u32 = 64;
 impl Paging<'_> {
     /// Continue every waiting fault; there is at most one per lane that follows the protocol.
     pub(crate) fn issue_faults(&mut self, s: u16, buf: &mut ActionBuf) {
-        let mut op = self.sessions[usize::from(s)].ops.faults.head;
+        let mut op = self.sessions[s].ops.faults.head;
         while op != NONE {
-            let next = self.sessions[usize::from(s)].ops[op].links.next;
+            let next = self.sessions[s].ops[op].links.next;
             self.try_fault(s, op, buf);
             op = next;
         }
     }
 
     fn try_fault(&mut self, s: u16, op: u32, buf: &mut ActionBuf) {
-        let rec = self.sessions[usize::from(s)].ops[op];
+        let rec = self.sessions[s].ops[op];
         let page = rec.at;
         if let Some(f) = self.find_copy(page, s) {
             match self.frame(s, f).state {
@@ -71,7 +71,7 @@ impl Paging<'_> {
     /// Make a frame available if none of the class is. If every job in flight there waits for a use that the lane reaches only
     /// after it has its page, cancel the one that would wait longest.
     fn call_off_latest(&mut self, s: u16, class: u8, (lane, held_from): (u16, u64), buf: &mut ActionBuf) {
-        let session = &self.sessions[usize::from(s)];
+        let session = &self.sessions[s];
         let mut latest: Option<(u64, u32)> = None;
         for (slot, job) in (0..).zip(&session.jobs.recs) {
             let here = job.live && job.in_flight && job.frame != NONE && session.class_of_frame(job.frame) == class;
@@ -97,8 +97,8 @@ impl Paging<'_> {
 
     /// Complete a fault: the page is resident, and stays until the lane's next boundary, when the lane may read it.
     fn fault_served(&mut self, s: u16, op: u32, f: u32) {
-        let rec = self.sessions[usize::from(s)].ops[op];
-        let session = &mut self.sessions[usize::from(s)];
+        let rec = self.sessions[s].ops[op];
+        let session = &mut self.sessions[s];
         session.lanes[usize::from(rec.lane)].fault_frame = f;
         let frame = &mut session.frames[f as usize];
         (frame.lane, frame.use_pos, frame.stamp) = (rec.lane, rec.use_pos, session.clock);
@@ -112,7 +112,7 @@ impl Paging<'_> {
         if slot == NONE || !self.can_send_last(s, buf) {
             return;
         }
-        let job = self.sessions[usize::from(s)].jobs[slot];
+        let job = self.sessions[s].jobs[slot];
         let blocked = job.task == Task::Move || job.too_late(lane, held_from) && job.op == NONE;
         if blocked && job.in_flight && !job.canceling {
             self.call_off(s, slot, buf);
@@ -122,7 +122,7 @@ impl Paging<'_> {
     /// Return whether the page stays for the lane's use at `pos` and is replaced only after it. This occurs if the fault was in
     /// flight when the page arrived.
     fn stays_for(&self, s: u16, page: u32, lane: u16, pos: u64) -> bool {
-        let mut jobs = self.sessions[usize::from(s)].jobs.recs.iter();
+        let mut jobs = self.sessions[s].jobs.recs.iter();
         self.pages[page as usize].invalidating > 0
             && jobs.any(|j| j.live && j.in_flight && j.victim == page && j.after == Some((lane, pos)))
     }
@@ -140,14 +140,14 @@ impl Paging<'_> {
             if let Some(pick) = self.pick_unread(s, class, lane) {
                 return Some(pick);
             }
-            let class = &mut self.sessions[usize::from(s)].classes[usize::from(class)];
+            let class = &mut self.sessions[s].classes[usize::from(class)];
             if class.dirty.len > 0 {
                 // Pages of others may be among them.
                 class.shortage += 1;
                 return None;
             }
         }
-        let session = &self.sessions[usize::from(s)];
+        let session = &self.sessions[s];
         let stream = session.lanes[usize::from(lane)].stream_lists[usize::from(class)];
         let own = stream.iter(&session.frames).find(|&f| {
             let frame = self.frame(s, f);
@@ -165,10 +165,10 @@ impl Paging<'_> {
     /// Pick the frame of a page that no lane's step has needed since it began. A lane that keeps its pages until it has all of them has
     /// no use for another one's.
     fn pick_unread(&mut self, s: u16, class: u8, lane: u16) -> Option<Pick> {
-        let lanes = self.sessions[usize::from(s)].lanes.iter().filter(|l| l.live);
+        let lanes = self.sessions[s].lanes.iter().filter(|l| l.live);
         let since = lanes.map(|l| l.epochs[0]).min()?;
         let clean = self.pick_clean(s, class, Some(since));
-        let session = &self.sessions[usize::from(s)];
+        let session = &self.sessions[s];
         // The walk may have found the page resident for this step before it began.
         let is_planned = |f: u32| {
             let (frame, planes) = (self.frame(s, f), u64::from(self.geo.planes_len()));
@@ -189,7 +189,7 @@ impl Paging<'_> {
 
     /// Return a frame that the lane is past, among the clean pages touched last by the walk: it will be read again last.
     fn consumed_by(&self, s: u16, class: u8, lane: u16, pos: u64) -> Option<u32> {
-        let session = &self.sessions[usize::from(s)];
+        let session = &self.sessions[s];
         let mut f = session.classes[usize::from(class)].clean.tail;
         for _ in 0..CONSUMED_MAX {
             let frame = session.frames.get(f as usize)?;
@@ -203,9 +203,9 @@ impl Paging<'_> {
 
     /// Complete the faults for a page that became resident in a session.
     pub(crate) fn page_arrived(&mut self, s: u16, page: u32, f: u32) {
-        let mut op = self.sessions[usize::from(s)].ops.faults.head;
+        let mut op = self.sessions[s].ops.faults.head;
         while op != NONE {
-            let rec = self.sessions[usize::from(s)].ops[op];
+            let rec = self.sessions[s].ops[op];
             if rec.at == page {
                 self.fault_served(s, op, f);
             }
@@ -215,9 +215,9 @@ impl Paging<'_> {
 
     /// Fail the faults for a page that cannot be loaded.
     pub(crate) fn page_failed(&mut self, s: u16, page: u32) {
-        let mut op = self.sessions[usize::from(s)].ops.faults.head;
+        let mut op = self.sessions[s].ops.faults.head;
         while op != NONE {
-            let rec = self.sessions[usize::from(s)].ops[op];
+            let rec = self.sessions[s].ops[op];
             if rec.at == page {
                 self.finish_plain(s, op, Status::Io);
             }
@@ -227,8 +227,8 @@ impl Paging<'_> {
 
     /// Fail the faults of other sessions for a page that session `s` could not store.
     pub(crate) fn page_failed_elsewhere(&mut self, s: u16, page: u32) {
-        for other in 0..self.sessions.len() as u16 {
-            if other != s && self.sessions[usize::from(other)].life == crate::sessions::Life::Live {
+        for other in 0..self.sessions.len() {
+            if other != s && self.sessions[other].life == crate::sessions::Life::Live {
                 self.page_failed(other, page);
             }
         }
@@ -238,8 +238,8 @@ impl Paging<'_> {
     pub(crate) fn wake_readers_elsewhere(&mut self, s: u16, page: u32) {
         let block = &self.blocks[self.geo.block_of(page)];
         if block.refs_other > 0 || block.home != s {
-            for other in 0..self.sessions.len() as u16 {
-                if other != s && self.sessions[usize::from(other)].life == crate::sessions::Life::Live {
+            for other in 0..self.sessions.len() {
+                if other != s && self.sessions[other].life == crate::sessions::Life::Live {
                     self.wake(other);
                 }
             }
@@ -249,9 +249,9 @@ impl Paging<'_> {
     /// End the faults of a step that is over.
     pub(crate) fn end_faults_of_step(&mut self, s: u16, lane: u16, step: u64) {
         let planes = u64::from(self.geo.planes_len());
-        let mut op = self.sessions[usize::from(s)].ops.faults.head;
+        let mut op = self.sessions[s].ops.faults.head;
         while op != NONE {
-            let rec = self.sessions[usize::from(s)].ops[op];
+            let rec = self.sessions[s].ops[op];
             if rec.lane == lane && rec.use_pos / planes <= step {
                 self.finish_plain(s, op, Status::NotFound);
             }
@@ -263,7 +263,7 @@ impl Paging<'_> {
     pub(crate) fn fault(&mut self, who: Who, (lane, use_pos): (u16, u64), whole: bool, at: (u32, u32, u16), due: u64) {
         let (s, (seq, index, plane)) = (who.session, at);
         self.counters.faults += 1;
-        let session = &self.sessions[usize::from(s)];
+        let session = &self.sessions[s];
         let invalid = if usize::from(lane) >= session.lanes.len() || usize::from(plane) >= self.geo.planes.len() {
             Some(Status::Range)
         } else {
@@ -278,7 +278,7 @@ impl Paging<'_> {
             return self.complete(who, status, 0);
         }
         // The lane has used the page that it was given before, because it waits for another one now.
-        self.sessions[usize::from(s)].lanes[usize::from(lane)].fault_frame = NONE;
+        self.sessions[s].lanes[usize::from(lane)].fault_frame = NONE;
         let page = self.geo.page(self.seq_block(s, seq, index), plane);
         let stays = self.stays_for(s, page, lane, use_pos);
         self.counters.faults_resident += u64::from(stays || self.present(page, s).is_some());
@@ -297,7 +297,7 @@ impl Paging<'_> {
             ..Default::default()
         };
         if let Some(op) = self.new_op(who, op, due) {
-            self.sessions[usize::from(s)].ops.enter(op, Phase::Fault);
+            self.sessions[s].ops.enter(op, Phase::Fault);
         }
     }
 }

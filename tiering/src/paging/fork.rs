@@ -18,7 +18,7 @@ impl Paging<'_> {
     pub(crate) fn fork(&mut self, who: Who, parent: SeqId, child: SeqId, due: u64) {
         let s = who.session;
         let Some(&q) = self.live_seq(s, parent) else { return self.complete(who, Status::NotFound, 0) };
-        let refused = match self.sessions[usize::from(s)].seqs.get(child as usize) {
+        let refused = match self.sessions[s].seqs.get(child as usize) {
             None => Some(Status::Range),
             Some(c) if c.live || c.busy != 0 || q.parked || q.busy != 0 => Some(Status::State),
             Some(_) => None,
@@ -29,14 +29,14 @@ impl Paging<'_> {
         let op = Op { work: Work::Fork, seq: parent, child, tokens: q.tokens, at: NONE, ..Op::default() };
         if let Some(op) = self.new_op(who, op, due) {
             self.seq_mut(s, child).busy = op + 1;
-            self.sessions[usize::from(s)].ops.enter(op, Phase::Admission);
+            self.sessions[s].ops.enter(op, Phase::Admission);
         }
     }
 
     /// Admit a fork if there is capacity: the child refers to the shared blocks from now on.
     pub(crate) fn admit_fork(&mut self, s: u16, op: u32) -> Admit {
-        let rec = self.sessions[usize::from(s)].ops[op];
-        let parent = self.sessions[usize::from(s)].seqs[rec.seq as usize];
+        let rec = self.sessions[s].ops[op];
+        let parent = self.sessions[s].seqs[rec.seq as usize];
         let shared = (rec.tokens / self.geo.page_tokens) as u32;
         let tail = u32::from(!rec.tokens.is_multiple_of(self.geo.page_tokens));
         if parent.blocks < shared + tail || parent.parked {
@@ -66,7 +66,7 @@ impl Paging<'_> {
             self.share_block(s, rec.seq, rec.child, index);
         }
         self.seq_mut(s, rec.child).tokens = u64::from(shared) * self.geo.page_tokens;
-        self.sessions[usize::from(s)].ops[op].first = shared;
+        self.sessions[s].ops[op].first = shared;
         if tail == 1 {
             if mutants::on(Mutant::ForkSharesTail) {
                 self.share_block(s, rec.seq, rec.child, shared);
@@ -95,14 +95,14 @@ impl Paging<'_> {
     fn start_copy(&mut self, s: u16, op: u32, source: BlockId) {
         let copy = self.new_block(s, op);
         self.add_in_flight(source);
-        let ops = &mut self.sessions[usize::from(s)].ops;
+        let ops = &mut self.sessions[s].ops;
         ops[op].source = source;
         ops[op].at = copy.unwrap_or(NONE);
     }
 
     /// Copy the next page of an op's source block.
     pub(crate) fn copy_next(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> Next {
-        let rec = self.sessions[usize::from(s)].ops[op];
+        let rec = self.sessions[s].ops[op];
         if rec.at == NONE {
             return Next::AllSent;
         }
@@ -152,7 +152,7 @@ impl Paging<'_> {
 
     /// Complete a fork: append the copies to the child and write their ids.
     pub(crate) fn complete_fork(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
-        let rec = self.sessions[usize::from(s)].ops[op];
+        let rec = self.sessions[s].ops[op];
         self.end_copy(s, op);
         while let Some(b) = self.pop_chain(s, op) {
             if !self.append_block(s, rec.child, b) {
@@ -194,7 +194,7 @@ impl Paging<'_> {
         let op = Op { work: Work::Truncate, seq, first: keep, tokens, ..Op::default() };
         if let Some(op) = self.new_op(who, op, due) {
             self.seq_mut(s, seq).busy = op + 1;
-            self.sessions[usize::from(s)].ops.enter(op, Phase::Admission);
+            self.sessions[s].ops.enter(op, Phase::Admission);
         }
     }
 
@@ -222,9 +222,9 @@ impl Paging<'_> {
     }
 
     fn end_faults_beyond(&mut self, s: u16, seq: SeqId, keep: u32) {
-        let mut op = self.sessions[usize::from(s)].ops.faults.head;
+        let mut op = self.sessions[s].ops.faults.head;
         while op != NONE {
-            let rec = self.sessions[usize::from(s)].ops[op];
+            let rec = self.sessions[s].ops[op];
             if rec.seq == seq && rec.first >= keep {
                 self.finish_plain(s, op, Status::NotFound);
             }
@@ -237,7 +237,7 @@ impl Paging<'_> {
             Admit::Yes => {}
             other => return other,
         }
-        let rec = self.sessions[usize::from(s)].ops[op];
+        let rec = self.sessions[s].ops[op];
         let source = self.seq_block(s, rec.seq, rec.first - 1);
         self.start_copy(s, op, source);
         Admit::Yes
@@ -245,7 +245,7 @@ impl Paging<'_> {
 
     /// Complete a truncate: replace the block that contains the cut by the copy, and write its id.
     pub(crate) fn complete_truncate(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
-        let rec = self.sessions[usize::from(s)].ops[op];
+        let rec = self.sessions[s].ops[op];
         self.end_copy(s, op);
         self.cut(s, rec.seq, rec.tokens, rec.first - 1);
         while let Some(b) = self.pop_chain(s, op) {

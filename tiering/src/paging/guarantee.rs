@@ -10,18 +10,18 @@ use crate::sessions::{Op, Phase, Who, Work};
 
 impl Paging<'_> {
     pub(crate) fn guarantee(&mut self, who: Who, blocks: u32, due: u64) {
-        let session = &self.sessions[usize::from(who.session)];
+        let session = &self.sessions[who.session];
         if blocks > 0 && !session.has_tier0() {
             // Its blocks have no home, so none of them would count.
             return self.complete(who, Status::Invalid, 0);
         }
         if let Some(op) = self.new_op(who, Op { work: Work::Guarantee, count: blocks, ..Op::default() }, due) {
-            self.sessions[usize::from(who.session)].ops.enter(op, Phase::Admission);
+            self.sessions[who.session].ops.enter(op, Phase::Admission);
         }
     }
 
     pub(crate) fn admit_guarantee(&mut self, s: u16, op: u32) -> Admit {
-        let wanted = self.sessions[usize::from(s)].ops[op].count;
+        let wanted = self.sessions[s].ops[op].count;
         // Memory is requested even if block ids are short, so that the refusal reports the possible number.
         let blocks = wanted.min(self.ids_for_guarantee(s));
         let mut decision = Admit::Yes;
@@ -37,7 +37,7 @@ impl Paging<'_> {
     }
 
     pub(crate) fn start_guarantee(&mut self, s: u16, op: u32) {
-        let blocks = self.sessions[usize::from(s)].ops[op].count;
+        let blocks = self.sessions[s].ops[op].count;
         self.set_guarantee(s, blocks);
         self.finish_with(s, op, Status::Ok, blocks.into());
         self.wake_admission();
@@ -45,7 +45,7 @@ impl Paging<'_> {
 
     /// Refuse a guarantee, and say how many blocks could be guaranteed.
     pub(crate) fn refuse_guarantee(&mut self, s: u16, op: u32) {
-        let wanted = self.sessions[usize::from(s)].ops[op].count;
+        let wanted = self.sessions[s].ops[op].count;
         let (mut fits, mut too_many) = (0, wanted.min(self.ids_for_guarantee(s).saturating_add(1)));
         while too_many - fits > 1 {
             let blocks = fits + (too_many - fits) / 2;
@@ -65,12 +65,12 @@ impl Paging<'_> {
     /// Return the largest guarantee for which there are block ids.
     fn ids_for_guarantee(&self, s: u16) -> u32 {
         let taken = self.blocks.referred + self.blocks.promised - self.unclaimed(s);
-        self.sessions[usize::from(s)].own_blocks + self.blocks.max.saturating_sub(taken)
+        self.sessions[s].own_blocks + self.blocks.max.saturating_sub(taken)
     }
 
     /// Return the host frames of a class, and the blocks, that a guarantee needs in addition to those committed to the session.
     fn needs_of_guarantee(&self, s: u16, class: usize, blocks: u32) -> (u64, u64) {
-        let c = &self.sessions[usize::from(s)].classes[class];
+        let c = &self.sessions[s].classes[class];
         let guaranteed = u64::from(blocks) * u64::from(self.geo.classes[class].planes);
         let pages = c.committed_with(c.committed, guaranteed, c.room()).saturating_sub(c.committed_in_host());
         (pages, self.unclaimed_of(s, blocks).saturating_sub(self.unclaimed(s)).into())

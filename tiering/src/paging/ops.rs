@@ -22,7 +22,7 @@ pub(crate) enum Next {
 impl Paging<'_> {
     /// End an op without success and release its resources.
     pub(crate) fn fail_op(&mut self, s: u16, op: u32, status: Status) {
-        if self.sessions[usize::from(s)].ops[op].phase == Phase::Free {
+        if self.sessions[s].ops[op].phase == Phase::Free {
             return;
         }
         self.undo_op(s, op);
@@ -39,7 +39,7 @@ impl Paging<'_> {
         if mutants::on(Mutant::CancelFreesCopyOutTarget) {
             self.free_targets(s, op);
         }
-        let rec = self.sessions[usize::from(s)].ops[op];
+        let rec = self.sessions[s].ops[op];
         match rec.work {
             Work::Fork => {
                 self.untrack(s, rec.child);
@@ -61,16 +61,16 @@ impl Paging<'_> {
 
     /// Continue an op that has no more to wait for.
     pub(crate) fn all_done(&mut self, s: u16, op: u32) {
-        match self.sessions[usize::from(s)].ops[op].work {
+        match self.sessions[s].ops[op].work {
             Work::Acquire => self.acquired(s, op),
             Work::Resume => self.resumed(s, op),
-            _ => self.sessions[usize::from(s)].ops.enter(op, Phase::Ready),
+            _ => self.sessions[s].ops.enter(op, Phase::Ready),
         }
     }
 
     /// Record that a job of the op succeeded.
     pub(crate) fn op_job_done(&mut self, s: u16, op: u32, _page: u32) {
-        let ops = &mut self.sessions[usize::from(s)].ops;
+        let ops = &mut self.sessions[s].ops;
         ops[op].pending -= 1;
         if ops[op].pending == 0 && ops[op].phase == Phase::Jobs {
             self.all_done(s, op);
@@ -79,7 +79,7 @@ impl Paging<'_> {
 
     /// End an op after one of its jobs failed permanently.
     pub(crate) fn op_job_failed(&mut self, s: u16, op: u32, status: Status) {
-        self.sessions[usize::from(s)].ops[op].pending -= 1;
+        self.sessions[s].ops[op].pending -= 1;
         let status = if matches!(status, Status::Invalid | Status::Io) { status } else { Status::Io };
         self.fail_op(s, op, status);
     }
@@ -87,11 +87,11 @@ impl Paging<'_> {
     /// Give frames to ops in the order of their admission. Only the first op takes frames, so that no op starves.
     pub(crate) fn issue_frames(&mut self, s: u16, buf: &mut ActionBuf) {
         loop {
-            let op = self.sessions[usize::from(s)].ops.frames.head;
+            let op = self.sessions[s].ops.frames.head;
             if op == NONE {
                 return;
             }
-            let next = match self.sessions[usize::from(s)].ops[op].work {
+            let next = match self.sessions[s].ops[op].work {
                 Work::Reserve => self.reserve_next(s, op, buf),
                 Work::Fork | Work::Truncate => self.copy_next(s, op, buf),
                 Work::Resume => self.resume_next(s, op, buf),
@@ -113,16 +113,16 @@ impl Paging<'_> {
             match next {
                 Next::Sent | Next::Over => {}
                 Next::Stalled => return,
-                Next::AllSent if self.sessions[usize::from(s)].ops[op].pending == 0 => self.all_done(s, op),
-                Next::AllSent => self.sessions[usize::from(s)].ops.enter(op, Phase::Jobs),
+                Next::AllSent if self.sessions[s].ops[op].pending == 0 => self.all_done(s, op),
+                Next::AllSent => self.sessions[s].ops.enter(op, Phase::Jobs),
             }
         }
     }
 
     /// Deliberate fault: free the host frames that the op's jobs in flight still write.
     fn free_targets(&mut self, s: u16, op: u32) {
-        for job in 0..self.sessions[usize::from(s)].jobs.recs.len() as u32 {
-            let job = self.sessions[usize::from(s)].jobs[job];
+        for job in 0..self.sessions[s].jobs.recs.len() as u32 {
+            let job = self.sessions[s].jobs[job];
             if job.live && job.op == op && job.task == Task::CopyOut {
                 self.host.free(job.host);
             }

@@ -21,7 +21,7 @@ impl Paging<'_> {
     pub(crate) fn park(&mut self, who: Who, seq: SeqId, due_us: u64, deadline: u64) {
         let s = who.session;
         let Some(&q) = self.live_seq(s, seq) else { return self.complete(who, Status::NotFound, 0) };
-        let parking = q.busy != 0 && self.sessions[usize::from(s)].ops[q.busy - 1].work == Work::Park;
+        let parking = q.busy != 0 && self.sessions[s].ops[q.busy - 1].work == Work::Park;
         if q.parked && (q.busy == 0 || parking) {
             // Only the due time changes.
             self.expect_back(s, seq, due_us);
@@ -35,7 +35,7 @@ impl Paging<'_> {
         }
         let op = Op { work: Work::Park, seq, at: q.blocks, tokens: due_us, ..Op::default() };
         let Some(op) = self.new_op(who, op, deadline) else { return };
-        self.sessions[usize::from(s)].ops.enter(op, Phase::Parking);
+        self.sessions[s].ops.enter(op, Phase::Parking);
         let q = self.seq_mut(s, seq);
         (q.parked, q.busy) = (true, op + 1);
         self.set_parked(s, seq, true);
@@ -44,7 +44,7 @@ impl Paging<'_> {
 
     /// Return the index of the first unsealed block; unsealed blocks are the last ones.
     fn first_unsealed(&self, s: u16, seq: SeqId) -> u32 {
-        let mut index = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
+        let mut index = self.sessions[s].seqs[seq as usize].blocks;
         while index > 0 && self.blocks[self.seq_block(s, seq, index - 1)].state == BlockState::Unsealed {
             index -= 1;
         }
@@ -53,7 +53,7 @@ impl Paging<'_> {
 
     /// Allow the unsealed blocks to leave tier 0, or require them to stay there again.
     fn set_parked(&mut self, s: u16, seq: SeqId, parked: bool) {
-        let blocks = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
+        let blocks = self.sessions[s].seqs[seq as usize].blocks;
         for index in self.first_unsealed(s, seq)..blocks {
             let b = self.seq_block(s, seq, index);
             if self.blocks[b].parked == parked {
@@ -71,10 +71,10 @@ impl Paging<'_> {
     /// Continue every park: deepest block first, pages written back, then evicted. Return false if one checked its
     /// maximum number of pages and must be continued in the next call.
     pub(crate) fn issue_parks(&mut self, s: u16, buf: &mut ActionBuf) -> bool {
-        let mut op = self.sessions[usize::from(s)].ops.parking.head;
+        let mut op = self.sessions[s].ops.parking.head;
         let mut all = true;
         while op != NONE {
-            let next = self.sessions[usize::from(s)].ops[op].links.next;
+            let next = self.sessions[s].ops[op].links.next;
             all &= self.leave(s, op, buf);
             op = next;
         }
@@ -84,7 +84,7 @@ impl Paging<'_> {
     /// Continue one park. Return false if it stopped only because it had checked the maximum number of pages.
     fn leave(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> bool {
         for _ in 0..LEAVE_MAX {
-            let rec = self.sessions[usize::from(s)].ops[op];
+            let rec = self.sessions[s].ops[op];
             if rec.at == 0 {
                 if rec.pending == 0 {
                     self.left(s, op);
@@ -97,7 +97,7 @@ impl Paging<'_> {
                 return true;
             }
             let planes = self.geo.planes.len() as u16;
-            let rec = &mut self.sessions[usize::from(s)].ops[op];
+            let rec = &mut self.sessions[s].ops[op];
             rec.at_plane += 1;
             if rec.at_plane == planes {
                 (rec.at, rec.at_plane) = (rec.at - 1, 0);
@@ -135,8 +135,8 @@ impl Paging<'_> {
 
     /// Complete a park: all unsealed pages are in host, so free their frames.
     fn left(&mut self, s: u16, op: u32) {
-        let seq = self.sessions[usize::from(s)].ops[op].seq;
-        let blocks = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
+        let seq = self.sessions[s].ops[op].seq;
+        let blocks = self.sessions[s].seqs[seq as usize].blocks;
         for index in self.first_unsealed(s, seq)..blocks {
             for page in self.pages_of(self.seq_block(s, seq, index)) {
                 let Some(f) = self.present(page, s) else { continue };
@@ -161,28 +161,28 @@ impl Paging<'_> {
             self.count_outcomes(s, seq);
             self.forget_due(s, seq);
             self.seq_mut(s, seq).busy = op + 1;
-            self.sessions[usize::from(s)].ops.enter(op, Phase::Admission);
+            self.sessions[s].ops.enter(op, Phase::Admission);
         }
     }
 
     pub(crate) fn admit_resume(&mut self, s: u16, op: u32) -> Admit {
-        let seq = self.sessions[usize::from(s)].ops[op].seq;
+        let seq = self.sessions[s].ops[op].seq;
         let first = self.first_unsealed(s, seq);
-        let blocks = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
+        let blocks = self.sessions[s].seqs[seq as usize].blocks;
         match self.admit(s, 0, u64::from(blocks - first)) {
             Admit::Yes => {}
             other => return other,
         }
         self.set_parked(s, seq, false);
-        let rec = &mut self.sessions[usize::from(s)].ops[op];
+        let rec = &mut self.sessions[s].ops[op];
         (rec.at, rec.count, rec.started) = (first, 0, true);
         Admit::Yes
     }
 
     /// Load the next page of a resumed tail.
     pub(crate) fn resume_next(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> Next {
-        let rec = self.sessions[usize::from(s)].ops[op];
-        if rec.at >= self.sessions[usize::from(s)].seqs[rec.seq as usize].blocks {
+        let rec = self.sessions[s].ops[op];
+        if rec.at >= self.sessions[s].seqs[rec.seq as usize].blocks {
             return if self.tail_is_read(s, rec.seq) { Next::Stalled } else { Next::AllSent };
         }
         let page = self.geo.page(self.seq_block(s, rec.seq, rec.at), rec.at_plane);
@@ -213,7 +213,7 @@ impl Paging<'_> {
             }
         }
         let planes = self.geo.planes.len() as u16;
-        let rec = &mut self.sessions[usize::from(s)].ops[op];
+        let rec = &mut self.sessions[s].ops[op];
         rec.at_plane += 1;
         if rec.at_plane == planes {
             (rec.at, rec.at_plane) = (rec.at + 1, 0);
@@ -224,18 +224,18 @@ impl Paging<'_> {
     /// Return whether a copy of the tail from host, requested before the park, is still in progress. Its host copies cannot be
     /// dropped until then.
     fn tail_is_read(&self, s: u16, seq: SeqId) -> bool {
-        let blocks = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
+        let blocks = self.sessions[s].seqs[seq as usize].blocks;
         let mut tail = self.first_unsealed(s, seq)..blocks;
         tail.any(|index| self.pages_of(self.seq_block(s, seq, index)).any(|p| self.pages[p as usize].loads > 0))
     }
 
     /// Complete a resume: the tail is writable again. Its copies in host and on disk become stale with the next token.
     pub(crate) fn resumed(&mut self, s: u16, op: u32) {
-        let seq = self.sessions[usize::from(s)].ops[op].seq;
+        let seq = self.sessions[s].ops[op].seq;
         if self.tail_is_read(s, seq) {
-            return self.sessions[usize::from(s)].ops.enter(op, Phase::Frames);
+            return self.sessions[s].ops.enter(op, Phase::Frames);
         }
-        let blocks = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
+        let blocks = self.sessions[s].seqs[seq as usize].blocks;
         for index in self.first_unsealed(s, seq)..blocks {
             for page in self.pages_of(self.seq_block(s, seq, index)) {
                 if !mutants::on(Mutant::StaleHostCopy) {
@@ -251,7 +251,7 @@ impl Paging<'_> {
 
     /// Undo a failed resume: the sequence is parked as before.
     pub(crate) fn undo_resume(&mut self, s: u16, op: u32) {
-        let rec = self.sessions[usize::from(s)].ops[op];
+        let rec = self.sessions[s].ops[op];
         if rec.started {
             self.set_parked(s, rec.seq, true);
         }

@@ -20,14 +20,14 @@ impl Paging<'_> {
             .or_else(|| self.pick_streaming(s, class))
             .or_else(|| self.pick_refused(s, class));
         if pick.is_none() {
-            self.sessions[usize::from(s)].classes[usize::from(class)].shortage += 1;
+            self.sessions[s].classes[usize::from(class)].shortage += 1;
         }
         pick
     }
 
     /// Pick a frame that was refused at the last attempt because its page was pinned: the pin may have been released since.
     fn pick_refused(&mut self, s: u16, class: u8) -> Option<Pick> {
-        let session = &self.sessions[usize::from(s)];
+        let session = &self.sessions[s];
         let (f, at) = (session.classes[usize::from(class)].refused.head, session.ask_again_at);
         if f == NONE {
             return None;
@@ -40,7 +40,7 @@ impl Paging<'_> {
     }
 
     pub(crate) fn pick_free(&self, s: u16, class: u8) -> Option<Pick> {
-        let f = self.sessions[usize::from(s)].classes[usize::from(class)].free.head;
+        let f = self.sessions[s].classes[usize::from(class)].free.head;
         (f != NONE).then_some(Pick { frame: f, after: None, stream_lane: NO_LANE })
     }
 
@@ -48,7 +48,7 @@ impl Paging<'_> {
     /// sequences in use get a second chance.
     pub(crate) fn pick_clean(&mut self, s: u16, class: u8, older: Option<u32>) -> Option<Pick> {
         for _ in 0..CHANCES {
-            let session = &self.sessions[usize::from(s)];
+            let session = &self.sessions[s];
             let f = session.classes[usize::from(class)].clean.head;
             if f == NONE {
                 return None;
@@ -65,7 +65,7 @@ impl Paging<'_> {
             let dear = !frame.spared && seq.is_some_and(|q| q.priority > NEUTRAL_PRIORITY || q.is_ending(ending));
             let is_fault_frame = session.lanes.iter().any(|l| l.fault_frame == f);
             if stamp != frame.stamp || dear || is_fault_frame && session.classes[usize::from(class)].clean.len > 1 {
-                let session = &mut self.sessions[usize::from(s)];
+                let session = &mut self.sessions[s];
                 session.frames[f as usize].stamp = stamp;
                 session.frames[f as usize].spared |= dear;
                 session.classes[usize::from(class)].clean.move_back(&mut session.frames, f);
@@ -79,13 +79,13 @@ impl Paging<'_> {
         if older.is_some() {
             return None;
         }
-        let f = self.sessions[usize::from(s)].classes[usize::from(class)].clean.head;
+        let f = self.sessions[s].classes[usize::from(class)].clean.head;
         Some(Pick { frame: f, after: self.use_of(s, f, (NO_LANE, 0)), stream_lane: NO_LANE })
     }
 
     /// Pick a frame out of a lane's stream list: the oldest without a job in flight.
     pub(crate) fn pick_streaming(&self, s: u16, class: u8) -> Option<Pick> {
-        let session = &self.sessions[usize::from(s)];
+        let session = &self.sessions[s];
         session.lanes.iter().find_map(|lane| {
             let f = lane.stream_lists[usize::from(class)].iter(&session.frames).find(|&f| self.idle(s, f))?;
             Some(Pick { frame: f, after: self.use_of(s, f, (NO_LANE, 0)), stream_lane: NO_LANE })

@@ -18,7 +18,7 @@ impl Paging<'_> {
     /// Continue a lane's read-ahead. Return false if it stopped only because it had checked the maximum number of pages.
     pub(crate) fn walk_read_ahead(&mut self, s: u16, lane: u16, buf: &mut ActionBuf) -> bool {
         let on_disk = self.disk.used() > 0;
-        let l = &mut self.sessions[usize::from(s)].lanes[usize::from(lane)];
+        let l = &mut self.sessions[s].lanes[usize::from(lane)];
         if !on_disk || !l.cursor.running {
             return true;
         }
@@ -30,7 +30,7 @@ impl Paging<'_> {
             if !self.read_ahead_page(s, lane, page, buf) {
                 return true;
             }
-            self.sessions[usize::from(s)].lanes[usize::from(lane)].read_ahead.index += 1;
+            self.sessions[s].lanes[usize::from(lane)].read_ahead.index += 1;
         }
         false
     }
@@ -45,7 +45,7 @@ impl Paging<'_> {
         if p.host != NONE || !p.on_disk() || p.reading() || self.find_copy(page, s).is_some() {
             return true;
         }
-        let l = &self.sessions[usize::from(s)].lanes[usize::from(lane)];
+        let l = &self.sessions[s].lanes[usize::from(lane)];
         let reason = if l.is_active(l.read_ahead.step) { Reason::Step } else { Reason::Prefetch };
         let want = Want { class: IoClass::Prefetch, reason, take: Take::Stream, planes: (0, 0) };
         self.read_in(page, want, buf) == Fetch::UnderWay
@@ -56,7 +56,7 @@ impl Paging<'_> {
         let planes = self.geo.planes.len() as u16;
         loop {
             let Sessions { sessions, geo, .. } = self.parts();
-            let session = &mut sessions[usize::from(s)];
+            let session = &mut sessions[s];
             let l = &mut session.lanes[usize::from(lane)];
             let Some(&q) = l.batch.seqs.get(l.read_ahead.pos as usize) else {
                 let last = l.read_ahead.plane + 1 == planes || l.batch.seqs.is_empty();
@@ -81,7 +81,7 @@ impl Paging<'_> {
             let (index, plane, seq) = (c.index, c.plane, *seq);
             let from = self.walk_from(s, &seq, plane, index);
             if from != index {
-                self.sessions[usize::from(s)].lanes[usize::from(lane)].read_ahead.index = from;
+                self.sessions[s].lanes[usize::from(lane)].read_ahead.index = from;
                 continue;
             }
             return Some(self.geo.page(self.seq_block(s, q, index), plane));

@@ -21,13 +21,13 @@ impl Paging<'_> {
         }
         let op = Op { work: Work::Reserve, seq, count, ..Op::default() };
         if let Some(op) = self.new_op(who, op, due) {
-            self.sessions[usize::from(s)].ops.enter(op, Phase::Admission);
+            self.sessions[s].ops.enter(op, Phase::Admission);
         }
     }
 
     /// Admit a reserve if there is capacity: create its blocks and charge them.
     pub(crate) fn admit_reserve(&mut self, s: u16, op: u32) -> Admit {
-        let count = self.sessions[usize::from(s)].ops[op].count;
+        let count = self.sessions[s].ops[op].count;
         match self.admit_ids(s, count) {
             Admit::Yes => {}
             other => return other,
@@ -39,26 +39,26 @@ impl Paging<'_> {
         for _ in 0..count {
             self.new_block(s, op);
         }
-        let ops = &mut self.sessions[usize::from(s)].ops;
+        let ops = &mut self.sessions[s].ops;
         ops[op].at = ops[op].blocks.head;
         Admit::Yes
     }
 
     /// Add a new unsealed block to an op's chain. The caller checked that an id is free.
     pub(crate) fn new_block(&mut self, s: u16, op: u32) -> Option<BlockId> {
-        let shard = self.sessions[usize::from(s)].shard;
+        let shard = self.sessions[s].shard;
         let b = self.alloc_block(shard)?;
         self.add_ref(s, b);
         self.count_unsealed(s, true);
-        let mut chain = self.sessions[usize::from(s)].ops[op].blocks;
+        let mut chain = self.sessions[s].ops[op].blocks;
         chain.push_back(&mut self.blocks.recs, b);
-        self.sessions[usize::from(s)].ops[op].blocks = chain;
+        self.sessions[s].ops[op].blocks = chain;
         Some(b)
     }
 
     /// Give the next page of a reserve its frame.
     pub(crate) fn reserve_next(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> Next {
-        let rec = self.sessions[usize::from(s)].ops[op];
+        let rec = self.sessions[s].ops[op];
         if rec.at == NONE {
             return Next::AllSent;
         }
@@ -77,18 +77,18 @@ impl Paging<'_> {
     /// Move an op that walks its chain of blocks to its next page.
     pub(crate) fn step_op(&mut self, s: u16, op: u32) {
         let planes = self.geo.planes.len() as u16;
-        let ops = &mut self.sessions[usize::from(s)].ops;
+        let ops = &mut self.sessions[s].ops;
         ops[op].at_plane += 1;
         if ops[op].at_plane == planes {
             ops[op].at_plane = 0;
             let block = ops[op].at;
-            self.sessions[usize::from(s)].ops[op].at = self.blocks[block].links.next;
+            self.sessions[s].ops[op].at = self.blocks[block].links.next;
         }
     }
 
     /// Append the granted blocks to the sequence, and write their ids.
     pub(crate) fn complete_reserve(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
-        let rec = self.sessions[usize::from(s)].ops[op];
+        let rec = self.sessions[s].ops[op];
         if !self.list_fits(s, rec.seq, rec.count) {
             // Other requests have filled the sequence or the pool of chunks meanwhile.
             self.undo_op(s, op);

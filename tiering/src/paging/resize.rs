@@ -28,7 +28,7 @@ const MOVE_AGAIN_US: u64 = 200;
 impl Paging<'_> {
     pub(crate) fn resize(&mut self, who: Who, class: u8, frames: u32, due: u64) {
         let s = who.session;
-        let session = &self.sessions[usize::from(s)];
+        let session = &self.sessions[s];
         let Some(c) = session.classes.get(usize::from(class)) else { return self.complete(who, Status::Range, 0) };
         if frames > c.max || frames < self.geo.classes[usize::from(class)].planes.max(2) {
             let count = c.count;
@@ -46,14 +46,14 @@ impl Paging<'_> {
         }
         let op = Op { work: Work::Resize, plane: class.into(), first: c.count, count: frames, ..Op::default() };
         if let Some(op) = self.new_op(who, op, due) {
-            self.sessions[usize::from(s)].ops.enter(op, Phase::Admission);
+            self.sessions[s].ops.enter(op, Phase::Admission);
         }
     }
 
     /// Decide whether the current pages still fit if a class has the number of frames that a resize asks for.
     pub(crate) fn admit_resize(&mut self, s: u16, op: u32) -> Admit {
-        let rec = self.sessions[usize::from(s)].ops[op];
-        let c = &self.sessions[usize::from(s)].classes[usize::from(rec.plane)];
+        let rec = self.sessions[s].ops[op];
+        let c = &self.sessions[s].classes[usize::from(rec.plane)];
         let room = c.room_of(rec.count);
         if c.held() > room {
             // Only the engine can change that.
@@ -65,25 +65,25 @@ impl Paging<'_> {
 
     /// Apply the new number of frames of the class.
     pub(crate) fn start_resize(&mut self, s: u16, op: u32) {
-        let rec = &mut self.sessions[usize::from(s)].ops[op];
+        let rec = &mut self.sessions[s].ops[op];
         rec.started = true;
         let (class, frames) = (rec.plane as u8, rec.count);
         self.set_frames(s, class, frames);
-        self.sessions[usize::from(s)].ops.enter(op, Phase::Resizing);
+        self.sessions[s].ops.enter(op, Phase::Resizing);
     }
 
     /// Undo a shrink: the frames that it emptied become free, the others ordinary ones.
     pub(crate) fn undo_resize(&mut self, s: u16, op: u32) {
-        let rec = self.sessions[usize::from(s)].ops[op];
+        let rec = self.sessions[s].ops[op];
         self.counters.tier0_shrinks_failed += 1;
-        self.sessions[usize::from(s)].moves_left |= rec.pending > 0;
+        self.sessions[s].moves_left |= rec.pending > 0;
         if rec.started {
             self.set_frames(s, rec.plane as u8, rec.first);
         }
     }
 
     fn set_frames(&mut self, s: u16, class: u8, frames: u32) {
-        let c = &mut self.sessions[usize::from(s)].classes[usize::from(class)];
+        let c = &mut self.sessions[s].classes[usize::from(class)];
         let committed = c.committed_in_host();
         let (base, before) = (c.base, c.count);
         c.scan = c.scan_of(frames);
@@ -99,7 +99,7 @@ impl Paging<'_> {
                 }
                 (true, FrameState::Free) => {}
                 (true, _) => {
-                    self.sessions[usize::from(s)].classes[usize::from(class)].beyond += 1;
+                    self.sessions[s].classes[usize::from(class)].beyond += 1;
                     self.settle(s, f);
                 }
                 (false, FrameState::Away) => {
@@ -107,7 +107,7 @@ impl Paging<'_> {
                     self.enlist(s, f, On::Free, NO_LANE);
                 }
                 (false, _) => {
-                    self.sessions[usize::from(s)].classes[usize::from(class)].beyond -= 1;
+                    self.sessions[s].classes[usize::from(class)].beyond -= 1;
                     self.settle(s, f);
                 }
             }
@@ -118,12 +118,12 @@ impl Paging<'_> {
 
     /// Continue the session's shrinks; there is at most one for each size class.
     pub(crate) fn issue_resizes(&mut self, s: u16, buf: &mut ActionBuf) {
-        let mut op = self.sessions[usize::from(s)].ops.resizing.head;
+        let mut op = self.sessions[s].ops.resizing.head;
         while op != NONE {
-            let rec = self.sessions[usize::from(s)].ops[op];
+            let rec = self.sessions[s].ops[op];
             self.evict_outgoing(s, rec.plane as u8);
             self.send_moves(s, op, rec.plane as u8, buf);
-            let c = &self.sessions[usize::from(s)].classes[usize::from(rec.plane)];
+            let c = &self.sessions[s].classes[usize::from(rec.plane)];
             if c.beyond == 0 || mutants::on(Mutant::ShrinkEndsEarly) {
                 self.counters.tier0_shrunk += 1;
                 self.finish_with(s, op, Status::Ok, u64::from(rec.count));
@@ -135,11 +135,11 @@ impl Paging<'_> {
 
     /// Cancel the Moves of an undone shrink that still wait for lanes to reach the end of their steps.
     fn call_off_moves(&mut self, s: u16, buf: &mut ActionBuf) {
-        if !self.sessions[usize::from(s)].moves_left {
+        if !self.sessions[s].moves_left {
             return;
         }
         for slot in 0..self.cfg.limits.jobs_max {
-            let job = &self.sessions[usize::from(s)].jobs[slot];
+            let job = &self.sessions[s].jobs[slot];
             if job.live && job.task == Task::Move && job.op == NONE && !job.canceling {
                 if !self.can_send_last(s, buf) {
                     return;
@@ -147,11 +147,11 @@ impl Paging<'_> {
                 self.call_off(s, slot, buf);
             }
         }
-        self.sessions[usize::from(s)].moves_left = false;
+        self.sessions[s].moves_left = false;
     }
 
     fn evict_outgoing(&mut self, s: u16, class: u8) {
-        let mut f = self.sessions[usize::from(s)].classes[usize::from(class)].outgoing.head;
+        let mut f = self.sessions[s].classes[usize::from(class)].outgoing.head;
         while f != NONE {
             let next = self.frame(s, f).links.next;
             self.evict_for_resize(s, f);
@@ -161,7 +161,7 @@ impl Paging<'_> {
 
     /// Evict a clean page, unless a lane was just given it for its fault and has yet to read it.
     fn evict_for_resize(&mut self, s: u16, f: u32) {
-        if self.sessions[usize::from(s)].lanes.iter().any(|l| l.fault_frame == f) {
+        if self.sessions[s].lanes.iter().any(|l| l.fault_frame == f) {
             return;
         }
         let old = *self.frame(s, f);
@@ -173,16 +173,16 @@ impl Paging<'_> {
     /// Move pages that must stay in tier 0 to frames that stay.
     fn send_moves(&mut self, s: u16, op: u32, class: u8, buf: &mut ActionBuf) {
         let c = usize::from(class);
-        if self.sessions[usize::from(s)].classes[c].moving.is_empty() {
+        if self.sessions[s].classes[c].moving.is_empty() {
             return;
         }
-        let again_at = self.sessions[usize::from(s)].move_again_at;
+        let again_at = self.sessions[s].move_again_at;
         if self.now < again_at {
             return self.set_timer(again_at);
         }
         let most = (self.cfg.limits.jobs_max / 4).max(1);
-        while self.sessions[usize::from(s)].ops[op].pending < most && self.can_send(s, buf) {
-            let f = self.sessions[usize::from(s)].classes[c].moving.head;
+        while self.sessions[s].ops[op].pending < most && self.can_send(s, buf) {
+            let f = self.sessions[s].classes[c].moving.head;
             let Some(pick) = self.pick_free(s, class).filter(|_| f != NONE) else { break };
             self.move_page(s, f, pick, op, buf);
         }
@@ -191,7 +191,7 @@ impl Paging<'_> {
 
     /// Evict as many of the pages in remaining frames as there are pages that wait for such a frame.
     fn make_room_for_moves(&mut self, s: u16, class: u8) {
-        let session = &self.sessions[usize::from(s)];
+        let session = &self.sessions[s];
         let c = &session.classes[usize::from(class)];
         let under_way = session.jobs.recs.iter().filter(|j| j.live && j.task == Task::Evict).count();
         let coming = c.free.len as usize + session.evicts.len as usize + under_way;
@@ -199,7 +199,7 @@ impl Paging<'_> {
             let pick = self.pick_clean(s, class, None).or_else(|| self.pick_streaming(s, class));
             match pick {
                 Some(pick) => self.evict_for_resize(s, pick.frame),
-                None => return self.sessions[usize::from(s)].classes[usize::from(class)].shortage += 1,
+                None => return self.sessions[s].classes[usize::from(class)].shortage += 1,
             }
         }
     }
@@ -216,7 +216,7 @@ impl Paging<'_> {
 
     /// Return whether the session's copy of a page is being moved to another frame.
     pub(crate) fn is_moving(&self, page: u32, s: u16) -> bool {
-        let jobs = &self.sessions[usize::from(s)].jobs;
+        let jobs = &self.sessions[s].jobs;
         let job = self.find_copy(page, s).map_or(NONE, |f| self.frame(s, f).job);
         job != NONE && jobs[job].task == Task::Move
     }
@@ -232,10 +232,10 @@ impl Paging<'_> {
             }
             self.undo_move(s, slot, job);
             let at = self.now.saturating_add(MOVE_AGAIN_US);
-            self.sessions[usize::from(s)].move_again_at = at;
+            self.sessions[s].move_again_at = at;
             self.set_timer(at);
         } else {
-            self.sessions[usize::from(s)].jobs.release(slot);
+            self.sessions[s].jobs.release(slot);
             self.counters.tier0_to_tier0.add(job.reason, bytes);
             self.counters.resize_moves += 1;
             let frame = self.frame_mut(s, job.frame);

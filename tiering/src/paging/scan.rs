@@ -40,7 +40,7 @@ impl Paging<'_> {
     /// Announce a step.
     pub(crate) fn step(&mut self, who: Who, lane: u16, step: u64, seqs: &[SeqId]) -> Status {
         let s = who.session;
-        let session = &self.sessions[usize::from(s)];
+        let session = &self.sessions[s];
         let Some(l) = session.lanes.get(usize::from(lane)) else { return Status::Range };
         if !session.has_tier0() {
             return Status::State;
@@ -65,7 +65,7 @@ impl Paging<'_> {
     fn announce(&mut self, s: u16, lane: u16, step: u64, seqs: &[SeqId]) {
         self.clock = self.clock.wrapping_add(1);
         let host_clock = self.clock;
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.sessions[s];
         session.clock += 1;
         let clock = session.clock;
         for &q in seqs {
@@ -95,7 +95,7 @@ impl Paging<'_> {
             l.has_next = false;
             l.restart();
         }
-        self.sessions[usize::from(s)].lanes[usize::from(lane)].plan_overtaken = false;
+        self.sessions[s].lanes[usize::from(lane)].plan_overtaken = false;
         self.share_frames(s);
         if !same {
             self.mark_needed(s, seqs);
@@ -107,7 +107,7 @@ impl Paging<'_> {
     fn mark_needed(&mut self, s: u16, seqs: &[SeqId]) {
         for plane in 0..self.geo.planes.len() as u16 {
             for &q in seqs {
-                let seq = self.sessions[usize::from(s)].seqs[q as usize];
+                let seq = self.sessions[s].seqs[q as usize];
                 let (sinks, from) = self.walked(s, &seq, plane);
                 for index in
                     (self.geo.first_needed(plane, seq.tokens) as u32..seq.blocks).filter(|i| *i < sinks || *i >= from)
@@ -123,7 +123,7 @@ impl Paging<'_> {
 
     /// Release the frames of a lane that has not stepped while others did.
     fn retire_idle_lanes(&mut self, s: u16) {
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.sessions[s];
         for lane in 0..session.lanes.len() {
             let l = &session.lanes[lane];
             let idle = l.live && l.active_len == 0 && session.clock.wrapping_sub(l.epochs[0]) > IDLE_STEPS;
@@ -136,12 +136,12 @@ impl Paging<'_> {
 
     /// End the lane's plan; the frames of its stream list become ordinary clean ones.
     fn dissolve(&mut self, s: u16, lane: u16) {
-        let l = &mut self.sessions[usize::from(s)].lanes[usize::from(lane)];
+        let l = &mut self.sessions[s].lanes[usize::from(lane)];
         l.live = false;
         l.has_next = false;
         l.cursor.running = false;
         for class in 0..self.geo.classes.len() {
-            let mut f = self.sessions[usize::from(s)].lanes[usize::from(lane)].stream_lists[class].head;
+            let mut f = self.sessions[s].lanes[usize::from(lane)].stream_lists[class].head;
             while f != NONE {
                 let next = self.frame(s, f).links.next;
                 self.unlist(s, f);
@@ -154,7 +154,7 @@ impl Paging<'_> {
     /// End a step.
     pub(crate) fn step_end(&mut self, who: Who, lane: u16, step: u64) -> Status {
         let s = who.session;
-        let Some(l) = self.sessions[usize::from(s)].lanes.get_mut(usize::from(lane)) else { return Status::Range };
+        let Some(l) = self.sessions[s].lanes.get_mut(usize::from(lane)) else { return Status::Range };
         match l.active[..usize::from(l.active_len)] {
             [first, second] if first == step => l.active = [second, 0],
             [_, second] if second == step => {}
@@ -174,8 +174,8 @@ impl Paging<'_> {
     /// Continue every lane's walk. Return false if one stopped only because it had checked the maximum number of pages.
     pub(crate) fn issue_lanes(&mut self, s: u16, buf: &mut ActionBuf) -> bool {
         let mut all = true;
-        for lane in 0..self.sessions[usize::from(s)].lanes.len() as u16 {
-            if self.sessions[usize::from(s)].lanes[usize::from(lane)].cursor.running {
+        for lane in 0..self.sessions[s].lanes.len() as u16 {
+            if self.sessions[s].lanes[usize::from(lane)].cursor.running {
                 all &= self.walk(s, lane, buf);
                 all &= self.walk_read_ahead(s, lane, buf);
             }
@@ -187,7 +187,7 @@ impl Paging<'_> {
         for _ in 0..WALK_MAX {
             let Some((page, pos)) = self.cursor_page(s, lane) else { return true };
             match self.visit(s, lane, page, pos, buf) {
-                Visit::Done => self.sessions[usize::from(s)].lanes[usize::from(lane)].cursor.index += 1,
+                Visit::Done => self.sessions[s].lanes[usize::from(lane)].cursor.index += 1,
                 Visit::Stalled => return true,
             }
         }
@@ -199,7 +199,7 @@ impl Paging<'_> {
         let planes = self.geo.planes.len() as u16;
         loop {
             let Sessions { sessions, geo, .. } = self.parts();
-            let session = &mut sessions[usize::from(s)];
+            let session = &mut sessions[s];
             let l = &mut session.lanes[usize::from(lane)];
             if !l.cursor.running {
                 return None;
@@ -223,7 +223,7 @@ impl Paging<'_> {
             let (at, seq) = (*c, *seq);
             let from = self.walk_from(s, &seq, at.plane, at.index);
             if from != at.index {
-                self.sessions[usize::from(s)].lanes[usize::from(lane)].cursor.index = from;
+                self.sessions[s].lanes[usize::from(lane)].cursor.index = from;
                 continue;
             }
             let page = self.geo.page(self.seq_block(s, q, at.index), at.plane);
@@ -233,7 +233,7 @@ impl Paging<'_> {
 
     /// Advance after a whole step to the step announced after it, or to the one expected after it.
     fn next_batch(&mut self, s: u16, lane: u16) {
-        let l = &mut self.sessions[usize::from(s)].lanes[usize::from(lane)];
+        let l = &mut self.sessions[s].lanes[usize::from(lane)];
         if l.has_next {
             std::mem::swap(&mut l.batch, &mut l.next);
             l.has_next = false;
@@ -247,7 +247,7 @@ impl Paging<'_> {
 
     fn visit(&mut self, s: u16, lane: u16, page: u32, pos: u64, buf: &mut ActionBuf) -> Visit {
         let expected = {
-            let l = &self.sessions[usize::from(s)].lanes[usize::from(lane)];
+            let l = &self.sessions[s].lanes[usize::from(lane)];
             l.cursor.step > l.batch.step
         };
         let here = self.find_copy(page, s).filter(|&f| !(expected && self.bring_home(s, f)));
@@ -303,7 +303,7 @@ impl Paging<'_> {
         if let Some(pick) = self.pick_clean(s, class, Some(limit)).or_else(|| self.pick_mapped(s, page)) {
             return Some(pick);
         }
-        let session = &self.sessions[usize::from(s)];
+        let session = &self.sessions[s];
         let c = usize::from(class);
         let live = session.lanes.iter().filter(|l| l.live).count().max(1) as u32;
         let l = &session.lanes[usize::from(lane)];
@@ -332,7 +332,7 @@ impl Paging<'_> {
     /// Request write-back if the scan has no frames to stream through.
     fn register_shortage_if_empty(&mut self, s: u16, class: u8, stream_len: u32) {
         if stream_len == 0 {
-            self.sessions[usize::from(s)].classes[usize::from(class)].shortage += 1;
+            self.sessions[s].classes[usize::from(class)].shortage += 1;
         }
     }
 }

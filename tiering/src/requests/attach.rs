@@ -8,7 +8,7 @@ use crate::sessions::{LATE_US, Life, Phase, Session};
 impl Requests {
     pub(crate) fn attach(&mut self, s: SessionId, shard: u16, lanes: u16, frames: &[u32]) -> Result<(), Error> {
         let refuse = |why| Err(Error::Attach { session: s, why });
-        match self.sessions.get(usize::from(s)) {
+        match self.sessions.get(s) {
             None => return refuse("session index is out of range"),
             Some(slot) if slot.life != Life::Empty => return refuse("session index is in use"),
             Some(_) => {}
@@ -37,7 +37,7 @@ impl Requests {
     /// End a session after its lease ended. All its state is released, except published pages in host. Host frames that its jobs in
     /// flight may still write are quarantined until its process exits.
     pub(crate) fn session_lost(&mut self, s: SessionId) -> Result<(), Error> {
-        if !self.sessions.get(usize::from(s)).is_some_and(|x| x.life == Life::Live) {
+        if !self.sessions.get(s).is_some_and(|x| x.life == Life::Live) {
             return Err(Error::NoSession { session: s });
         }
         self.counters.sessions_lost += 1;
@@ -52,7 +52,7 @@ impl Requests {
             |a| !matches!(a, Action::Complete { session, .. } | Action::EndSession { session, .. } if *session == s),
         );
         let lost_us = self.now;
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.sessions[s];
         let (quarantine, woken) = (session.quarantine, session.woken);
         let reading = std::mem::take(&mut session.reading);
         let late_frames = std::mem::take(&mut session.late_frames);
@@ -72,41 +72,41 @@ impl Requests {
 
     /// Process the exit of a session's process: its frames are no longer written.
     pub(crate) fn session_exited(&mut self, s: SessionId) -> Result<(), Error> {
-        match self.sessions.get(usize::from(s)).map(|x| x.life) {
+        match self.sessions.get(s).map(|x| x.life) {
             Some(Life::Live) => self.session_lost(s)?,
             Some(Life::Lost) => {}
             // Already released: nothing was in flight when the session was lost.
             Some(Life::Empty) => return Ok(()),
             None => return Err(Error::NoSession { session: s }),
         }
-        if self.sessions[usize::from(s)].life == Life::Lost {
+        if self.sessions[s].life == Life::Lost {
             self.session_gone(s);
         }
         Ok(())
     }
 
     fn session_gone(&mut self, s: SessionId) {
-        let mut list = self.sessions[usize::from(s)].quarantine;
+        let mut list = self.sessions[s].quarantine;
         while self.host.unquarantine(&mut list) {}
-        for at in std::mem::take(&mut self.sessions[usize::from(s)].late_frames) {
+        for at in std::mem::take(&mut self.sessions[s].late_frames) {
             self.end_late(at);
         }
-        for page in std::mem::take(&mut self.sessions[usize::from(s)].reading) {
+        for page in std::mem::take(&mut self.sessions[s].reading) {
             self.pages[page as usize].loads -= 1;
             self.settle_host(page);
             let b = self.geo.block_of(page);
             self.remove_in_flight(b);
         }
-        let woken = self.sessions[usize::from(s)].woken;
-        self.sessions[usize::from(s)] = Session { woken, ..Session::default() };
+        let woken = self.sessions[s].woken;
+        self.sessions[s] = Session { woken, ..Session::default() };
         self.actions_out.push_back(Action::SessionGone { session: s });
         self.wake_all();
         self.wake_admission();
     }
 
     fn abandon_ops(&mut self, s: u16) {
-        for op in 0..self.sessions[usize::from(s)].ops.recs.len() as u32 {
-            if self.sessions[usize::from(s)].ops[op].phase != Phase::Free {
+        for op in 0..self.sessions[s].ops.recs.len() as u32 {
+            if self.sessions[s].ops[op].phase != Phase::Free {
                 self.note_unstored(s, op, Cause::StoreFailed);
                 self.undo_op(s, op);
                 self.retire_op(s, op);
@@ -115,8 +115,8 @@ impl Requests {
     }
 
     fn abandon_seqs(&mut self, s: u16) {
-        for seq in 0..self.sessions[usize::from(s)].seqs.len() as u32 {
-            if self.sessions[usize::from(s)].seqs[seq as usize].live {
+        for seq in 0..self.sessions[s].seqs.len() as u32 {
+            if self.sessions[s].seqs[seq as usize].live {
                 self.drop_tail(s, seq, 0);
             }
         }

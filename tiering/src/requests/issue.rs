@@ -50,8 +50,8 @@ impl Requests {
         self.transfers_due();
         self.drain_due();
         self.readers_due();
-        for s in 0..self.sessions.len() as u16 {
-            let session = &self.sessions[usize::from(s)];
+        for s in 0..self.sessions.len() {
+            let session = &self.sessions[s];
             let due = [
                 (session.again_at != 0).then_some(session.again_at),
                 session.classes.iter().any(|c| !c.refused.is_empty()).then_some(session.ask_again_at),
@@ -79,8 +79,8 @@ impl Requests {
         while self.flush_actions(buf) && rounds > 0 {
             let Some(s) = self.woken.pop_front() else { break };
             rounds -= 1;
-            self.sessions[usize::from(s)].woken = false;
-            if self.sessions[usize::from(s)].life == Life::Live && !self.issue_session(s, buf) {
+            self.sessions[s].woken = false;
+            if self.sessions[s].life == Life::Live && !self.issue_session(s, buf) {
                 self.wake(s);
                 if buf.room() == 0 {
                     break;
@@ -101,7 +101,7 @@ impl Requests {
     fn issue_session(&mut self, s: u16, buf: &mut ActionBuf) -> bool {
         self.issue_ready(s, buf);
         self.issue_admission(s);
-        for class in &mut self.sessions[usize::from(s)].classes {
+        for class in &mut self.sessions[s].classes {
             class.shortage = 0;
         }
         self.paging().issue_drops(s, buf);
@@ -122,23 +122,23 @@ impl Requests {
         // Requests may have become ready, and capacity may have changed.
         self.issue_ready(s, buf);
         let room = buf.room() > 0 && (!self.disk.exists() || buf.words_room() >= self.words_of_block());
-        self.flush_actions(buf) && walked && parks_done && room && self.sessions[usize::from(s)].ops.ready.is_empty()
+        self.flush_actions(buf) && walked && parks_done && room && self.sessions[s].ops.ready.is_empty()
     }
 
     /// Complete the ready requests while their lists fit.
     fn issue_ready(&mut self, s: u16, buf: &mut ActionBuf) {
         while buf.room() > 0 {
-            let op = self.sessions[usize::from(s)].ops.ready.head;
+            let op = self.sessions[s].ops.ready.head;
             if op == crate::api::NONE || !self.complete_op(s, op, buf) {
                 break;
             }
-            self.sessions[usize::from(s)].ops.enter(op, Phase::Free);
+            self.sessions[s].ops.enter(op, Phase::Free);
         }
     }
 
     fn issue_admission(&mut self, s: u16) {
-        while self.sessions[usize::from(s)].ops.admission.head != crate::api::NONE {
-            let op = self.sessions[usize::from(s)].ops.admission.head;
+        while self.sessions[s].ops.admission.head != crate::api::NONE {
+            let op = self.sessions[s].ops.admission.head;
             if !self.try_admit(s, op) {
                 break;
             }
@@ -148,21 +148,21 @@ impl Requests {
     /// Fail the session's requests that wait for a host frame, if the disk fails and nothing in flight can free one.
     fn give_up_on_disk(&mut self, s: u16) {
         let Some(status) = self.disk.failing() else { return };
-        if self.sessions[usize::from(s)].jobs.any() || self.disk.is_reading() {
+        if self.sessions[s].jobs.any() || self.disk.is_reading() {
             return;
         }
         if !(0..self.geo.classes.len() as u8).any(|class| self.host.is_full(class)) {
             return;
         }
-        let mut op = self.sessions[usize::from(s)].ops.faults.head;
+        let mut op = self.sessions[s].ops.faults.head;
         while op != NONE {
-            let rec = self.sessions[usize::from(s)].ops[op];
+            let rec = self.sessions[s].ops[op];
             if self.host.is_full(self.geo.class_of_page(rec.at)) {
                 self.fail_op(s, op, status);
             }
             op = rec.links.next;
         }
-        for op in [self.sessions[usize::from(s)].ops.frames.head, self.sessions[usize::from(s)].ops.parking.head] {
+        for op in [self.sessions[s].ops.frames.head, self.sessions[s].ops.parking.head] {
             if op != NONE {
                 self.fail_op(s, op, status);
             }

@@ -7,8 +7,8 @@ impl Requests {
     /// Check the jobs of all sessions for lateness.
     pub(crate) fn jobs_due(&mut self) {
         self.late_at = u64::MAX;
-        for s in 0..self.sessions.len() as u16 {
-            match self.sessions[usize::from(s)].late_at {
+        for s in 0..self.sessions.len() {
+            match self.sessions[s].late_at {
                 0 => {}
                 at if at > self.now => self.late_at = self.late_at.min(at),
                 _ => self.look_at_jobs(s),
@@ -18,9 +18,9 @@ impl Requests {
 
     fn look_at_jobs(&mut self, s: u16) {
         let mut next = 0;
-        for slot in 0..self.sessions[usize::from(s)].jobs.recs.len() as u32 {
+        for slot in 0..self.sessions[s].jobs.recs.len() as u32 {
             // Read now: timing out an earlier job's request may have made this one late.
-            let job = self.sessions[usize::from(s)].jobs[slot];
+            let job = self.sessions[s].jobs[slot];
             if !job.in_flight || job.late || !touches_host(&job) {
                 continue;
             }
@@ -34,7 +34,7 @@ impl Requests {
                 _ => self.job_is_late(s, slot, job),
             }
         }
-        self.sessions[usize::from(s)].late_at = next;
+        self.sessions[s].late_at = next;
         if next != 0 {
             self.late_at = self.late_at.min(next);
         }
@@ -43,7 +43,7 @@ impl Requests {
 
     /// End the wait of other requests for a lost session's process after [`LATE_US`].
     pub(crate) fn quarantine_due(&mut self, s: u16) {
-        let session = &self.sessions[usize::from(s)];
+        let session = &self.sessions[s];
         if session.life != Life::Lost {
             return;
         }

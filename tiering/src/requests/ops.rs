@@ -12,9 +12,9 @@ use crate::sessions::{Phase, Work};
 impl Requests {
     /// End expired leases, except those that a load uses.
     pub(crate) fn end_leases(&mut self, s: u16) {
-        let session = &self.sessions[usize::from(s)];
+        let session = &self.sessions[s];
         if session.leases == 0 {
-            self.sessions[usize::from(s)].lease_ends_at = u64::MAX;
+            self.sessions[s].lease_ends_at = u64::MAX;
             return;
         }
         if session.lease_ends_at > self.now {
@@ -22,8 +22,8 @@ impl Requests {
             return self.set_timer(at);
         }
         let mut next = u64::MAX;
-        for seq in 0..self.sessions[usize::from(s)].seqs.len() as u32 {
-            let q = self.sessions[usize::from(s)].seqs[seq as usize];
+        for seq in 0..self.sessions[s].seqs.len() as u32 {
+            let q = self.sessions[s].seqs[seq as usize];
             if !q.live || !q.is_lease() {
                 continue;
             }
@@ -35,7 +35,7 @@ impl Requests {
                 next = next.min(q.leased_until.max(self.now.saturating_add(LEASE_AGAIN_US)));
             }
         }
-        self.sessions[usize::from(s)].lease_ends_at = next;
+        self.sessions[s].lease_ends_at = next;
         if next != u64::MAX {
             self.set_timer(next);
         }
@@ -48,10 +48,10 @@ impl Requests {
         self.end_ops_of(s, seq);
         self.paging().release_all(s, seq);
         self.paging().forget_due(s, seq);
-        self.sessions[usize::from(s)].scheduled.forget(seq);
+        self.sessions[s].scheduled.forget(seq);
         self.paging().untrack(s, seq);
         self.drop_tail(s, seq, 0);
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.sessions[s];
         session.leases -= u32::from(session.seqs[seq as usize].is_lease());
         session.seqs[seq as usize] = Seq::default();
         Status::Ok
@@ -60,7 +60,7 @@ impl Requests {
     /// End an op after its deadline passed.
     pub(crate) fn time_out(&mut self, s: u16, op: u32) {
         self.counters.timed_out += 1;
-        let rec = &self.sessions[usize::from(s)].ops[op];
+        let rec = &self.sessions[s].ops[op];
         // A store that found no room in time: its blocks are not admitted.
         let no_room = rec.work == Work::Store && rec.phase == Phase::Admission;
         self.fail_op(s, op, if no_room { Status::NotAdmitted } else { Status::TimedOut });
@@ -68,7 +68,7 @@ impl Requests {
     }
 
     pub(crate) fn cancel(&mut self, s: u16, channel: u16, tag: u16) -> Status {
-        let ops = &self.sessions[usize::from(s)].ops;
+        let ops = &self.sessions[s].ops;
         let found = ops
             .recs
             .iter()
@@ -81,7 +81,7 @@ impl Requests {
 
     /// End an op without success and release its resources.
     pub(crate) fn fail_op(&mut self, s: u16, op: u32, status: Status) {
-        match self.sessions[usize::from(s)].ops[op].work.is_block_api() {
+        match self.sessions[s].ops[op].work.is_block_api() {
             true => self.block_api().fail_op(s, op, status),
             false => self.paging().fail_op(s, op, status),
         }
@@ -89,7 +89,7 @@ impl Requests {
 
     /// Release the resources of an op. Jobs in flight go on; their resources are released when they end.
     pub(crate) fn undo_op(&mut self, s: u16, op: u32) {
-        match self.sessions[usize::from(s)].ops[op].work.is_block_api() {
+        match self.sessions[s].ops[op].work.is_block_api() {
             true => self.block_api().undo_op(s, op),
             false => self.paging().undo_op(s, op),
         }
@@ -97,8 +97,8 @@ impl Requests {
 
     /// End all pending requests of a sequence that is dropped.
     fn end_ops_of(&mut self, s: u16, seq: SeqId) {
-        for op in 0..self.sessions[usize::from(s)].ops.recs.len() as u32 {
-            let rec = &self.sessions[usize::from(s)].ops[op];
+        for op in 0..self.sessions[s].ops.recs.len() as u32 {
+            let rec = &self.sessions[s].ops[op];
             if rec.phase != Phase::Free && (rec.seq == seq || rec.child == seq) {
                 self.fail_op(s, op, Status::NotFound);
             }
@@ -107,7 +107,7 @@ impl Requests {
 
     /// Try to start the op at the head of the admission list. Return false if it continues to wait.
     pub(crate) fn try_admit(&mut self, s: u16, op: u32) -> bool {
-        let decision = match self.sessions[usize::from(s)].ops[op].work {
+        let decision = match self.sessions[s].ops[op].work {
             Work::Reserve => self.paging().admit_reserve(s, op),
             Work::Fork => self.paging().admit_fork(s, op),
             Work::Truncate => self.paging().admit_truncate(s, op),
@@ -127,14 +127,14 @@ impl Requests {
             | Work::Follow
             | Work::List => Admit::Yes,
         };
-        let work = self.sessions[usize::from(s)].ops[op].work;
+        let work = self.sessions[s].ops[op].work;
         match decision {
-            Admit::Yes if work == Work::Lease => self.sessions[usize::from(s)].ops.enter(op, Phase::Ready),
-            Admit::Yes if work == Work::Store => self.sessions[usize::from(s)].ops.enter(op, Phase::Copying),
+            Admit::Yes if work == Work::Lease => self.sessions[s].ops.enter(op, Phase::Ready),
+            Admit::Yes if work == Work::Store => self.sessions[s].ops.enter(op, Phase::Copying),
             Admit::Yes if work == Work::Resize => self.paging().start_resize(s, op),
             Admit::Yes if work == Work::Guarantee => self.paging().start_guarantee(s, op),
             Admit::No(Status::NoSpace) if work == Work::Guarantee => self.paging().refuse_guarantee(s, op),
-            Admit::Yes => self.sessions[usize::from(s)].ops.enter(op, Phase::Frames),
+            Admit::Yes => self.sessions[s].ops.enter(op, Phase::Frames),
             Admit::No(status) => self.fail_op(s, op, status),
             Admit::Wait => {
                 self.counters.stalls += 1;
@@ -146,7 +146,7 @@ impl Requests {
 
     /// Complete a ready op, with its list. Return false if the list does not fit now.
     pub(crate) fn complete_op(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> bool {
-        let rec = self.sessions[usize::from(s)].ops[op];
+        let rec = self.sessions[s].ops[op];
         let words = match rec.work {
             Work::Lease => LEASE_WORDS,
             Work::Load | Work::LoadHashed | Work::Store => rec.copies.len,

@@ -16,19 +16,18 @@ pub(crate) struct Who {
 impl Sessions {
     /// Register a pending request. `None`: no entry was free, and the request completed with `Again`.
     pub(crate) fn new_op(&mut self, who: Who, op: Op, due_us: u64) -> Option<u32> {
-        let s = usize::from(who.session);
         let op = Op { channel: who.channel, tag: who.tag, due_us, ..op };
-        let Some(i) = self.sessions[s].ops.alloc(op) else {
+        let Some(i) = self.sessions[who.session].ops.alloc(op) else {
             self.complete(who, Status::Again, 0);
             return None;
         };
         let sessions = &mut self.sessions;
-        self.deadlines.push((due_us, who.session, i), |(_, s, op), at| sessions[usize::from(s)].ops[op].due_at = at);
+        self.deadlines.push((due_us, who.session, i), |(_, s, op), at| sessions[s].ops[op].due_at = at);
         Some(i)
     }
 
     pub(crate) fn live(&self, session: u16) -> Result<(), Error> {
-        match self.sessions.get(usize::from(session)) {
+        match self.sessions.get(session) {
             Some(s) if s.life == Life::Live => Ok(()),
             _ => Err(Error::NoSession { session }),
         }
@@ -42,7 +41,7 @@ impl Sessions {
     /// Complete a request without a list. The completion waits until there is room.
     pub(crate) fn complete(&mut self, who: Who, status: Status, value: u64) {
         self.counters.requests_failed += u64::from(status != Status::Ok);
-        self.sessions[usize::from(who.session)].completions_waiting += 1;
+        self.sessions[who.session].completions_waiting += 1;
         let Who { session, channel, tag } = who;
         self.actions_out.push_back(Action::Complete { session, channel, tag, status, value, list: (0, 0) });
     }
@@ -52,7 +51,7 @@ impl Sessions {
         while buf.room() > 0 {
             let Some(action) = self.actions_out.pop_front() else { return true };
             if let Action::Complete { session, .. } = action {
-                let session = &mut self.sessions[usize::from(session)];
+                let session = &mut self.sessions[session];
                 session.completions_waiting = session.completions_waiting.saturating_sub(1);
             }
             self.emit(action, &[], buf);
@@ -63,9 +62,9 @@ impl Sessions {
     /// Remove a request's deadline and detach its jobs.
     pub(crate) fn retire_op(&mut self, s: u16, op: u32) {
         self.forget_deadline(s, op);
-        let rec = self.sessions[usize::from(s)].ops[op];
+        let rec = self.sessions[s].ops[op];
         if rec.pending > 0 {
-            let session = &mut self.sessions[usize::from(s)];
+            let session = &mut self.sessions[s];
             session.ops[op].pending = 0;
             for job in session.jobs.recs.iter_mut().filter(|j| j.live && j.op == op) {
                 job.op = NONE;
@@ -75,16 +74,16 @@ impl Sessions {
 
     /// Remove a request's deadline.
     pub(crate) fn forget_deadline(&mut self, s: u16, op: u32) {
-        let due_at = std::mem::replace(&mut self.sessions[usize::from(s)].ops[op].due_at, NONE);
+        let due_at = std::mem::replace(&mut self.sessions[s].ops[op].due_at, NONE);
         if due_at != NONE {
             let sessions = &mut self.sessions;
-            self.deadlines.remove(due_at, |(_, s, op), at| sessions[usize::from(s)].ops[op].due_at = at);
+            self.deadlines.remove(due_at, |(_, s, op), at| sessions[s].ops[op].due_at = at);
         }
     }
 
     /// Complete a request with a completion without a list.
     pub(crate) fn finish_plain(&mut self, s: u16, op: u32, status: Status) {
-        let rec = &self.sessions[usize::from(s)].ops[op];
+        let rec = &self.sessions[s].ops[op];
         // A publish that waits for a flush is already stored.
         let stored = rec.work == Work::Publish && rec.use_pos > 0;
         self.finish_with(s, op, status, if stored { Level::Stored as u64 } else { 0 });
@@ -93,19 +92,19 @@ impl Sessions {
     /// Like `finish_plain`, with a value.
     pub(crate) fn finish_with(&mut self, s: u16, op: u32, status: Status, value: u64) {
         self.retire_op(s, op);
-        let rec = self.sessions[usize::from(s)].ops[op];
+        let rec = self.sessions[s].ops[op];
         self.complete(Who { session: s, channel: rec.channel, tag: rec.tag }, status, value);
-        self.sessions[usize::from(s)].ops.enter(op, Phase::Free);
+        self.sessions[s].ops.enter(op, Phase::Free);
     }
 
     /// Return whether one more job can be planned for the session now.
     pub(crate) fn can_send(&self, s: u16, buf: &ActionBuf) -> bool {
-        buf.room() > 0 && self.sessions[usize::from(s)].jobs.has_two_free()
+        buf.room() > 0 && self.sessions[s].jobs.has_two_free()
     }
 
     /// Return the same for a job that assigns no frame to a page. It may use the last free record: it waits for no other job,
     /// while other jobs may wait for it.
     pub(crate) fn can_send_last(&self, s: u16, buf: &ActionBuf) -> bool {
-        buf.room() > 0 && self.sessions[usize::from(s)].jobs.has_free()
+        buf.room() > 0 && self.sessions[s].jobs.has_free()
     }
 }

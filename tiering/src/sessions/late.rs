@@ -19,9 +19,9 @@ pub(crate) fn touches_host(job: &JobRec) -> bool {
 impl Sessions {
     /// Schedule the check for lateness of a job that was sent.
     pub(crate) fn look_for_late(&mut self, s: u16, job: &JobRec) {
-        if self.sessions[usize::from(s)].late_at == 0 && touches_host(job) {
+        if self.sessions[s].late_at == 0 && touches_host(job) {
             let at = self.now.saturating_add(LATE_US);
-            self.sessions[usize::from(s)].late_at = at;
+            self.sessions[s].late_at = at;
             self.late_at = self.late_at.min(at);
         }
     }
@@ -40,14 +40,14 @@ impl Sessions {
 
     /// Return true if the session may start one more copy of a page of this class. The first copy is always allowed.
     pub(crate) fn may_copy(&self, s: u16, class: u8) -> bool {
-        let bytes = self.sessions[usize::from(s)].copy_bytes;
+        let bytes = self.sessions[s].copy_bytes;
         bytes == 0 || bytes + u64::from(self.geo.classes[usize::from(class)].stride) <= self.copy_bytes_max()
     }
 
     /// Count the start or the end of a copy between host and an engine's own block.
     pub(crate) fn count_copy(&mut self, s: u16, page: u32, begins: bool) {
         let bytes = u64::from(self.geo.classes[usize::from(self.geo.class_of_page(page))].stride);
-        let sum = &mut self.sessions[usize::from(s)].copy_bytes;
+        let sum = &mut self.sessions[s].copy_bytes;
         *sum = if begins { *sum + bytes } else { *sum - bytes };
     }
 
@@ -64,7 +64,7 @@ impl Sessions {
         let bytes_max = self.copy_bytes_max();
         // The bound is reached when no copy of the largest page fits beside the late ones.
         let page = self.geo.classes.iter().map(|class| u64::from(class.stride)).max().unwrap_or(0);
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.sessions[s];
         session.late_bytes += bytes;
         if bytes > 0 && session.late_bytes + page > bytes_max && !std::mem::replace(&mut session.overdrawn, true) {
             self.actions_out.push_back(Action::EndSession { session: s, late_bytes: session.late_bytes, bytes_max });

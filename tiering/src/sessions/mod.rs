@@ -6,6 +6,7 @@ mod jobs;
 mod lane;
 mod late;
 mod ops;
+mod per_session;
 mod wake;
 
 pub(crate) use complete::Who;
@@ -14,6 +15,7 @@ pub(crate) use jobs::{JobRec, Jobs, Task};
 pub(crate) use lane::{Cursor, Lane};
 pub(crate) use late::{LATE_US, touches_host};
 pub(crate) use ops::{Op, Ops, Phase, Work};
+pub(crate) use per_session::PerSession;
 
 use crate::actions::LIST_MAX;
 use crate::api::{Action, Limits, NONE, Policy, SpaceConfig};
@@ -36,7 +38,7 @@ pub(crate) struct Sessions {
     pub(crate) now: u64,
     /// Number of announced steps over all sessions.
     pub(crate) clock: u32,
-    pub(crate) sessions: Vec<Session>,
+    pub(crate) sessions: PerSession<Session>,
     pub(crate) deadlines: Deadlines,
     /// Earliest time at which refused jobs or parked sequences are due, in microseconds.
     pub(crate) timer: Option<u64>,
@@ -56,7 +58,7 @@ impl Sessions {
         Sessions {
             now: 0,
             clock: 0,
-            sessions: vec![Session::default(); sessions],
+            sessions: PerSession::new(cfg.limits.sessions_max),
             deadlines: Deadlines::default(),
             timer: None,
             late_at: u64::MAX,
@@ -77,14 +79,14 @@ impl Sessions {
     /// Attach a session to an empty entry.
     pub fn begin_session(&mut self, s: u16, shard: u16, lanes: u16, frames: &[u32]) {
         let (limits, policy) = (&self.cfg.limits, &self.cfg.policy);
-        self.sessions[usize::from(s)].attach(&self.geo, limits, policy, shard, lanes, frames);
+        self.sessions[s].attach(&self.geo, limits, policy, shard, lanes, frames);
         self.deadlines.reserve(limits.requests_max as usize);
         self.actions_out.reserve(limits.requests_max as usize);
     }
 
     /// Return the bytes of all tables, from their allocated capacities.
     pub fn bytes(&self) -> usize {
-        self.sessions.capacity() * size_of::<Session>()
+        self.sessions.bytes()
             + self.sessions.iter().map(Session::bytes).sum::<usize>()
             + self.deadlines.bytes()
             + self.actions_out.capacity() * size_of::<Action>()

@@ -5,7 +5,7 @@ use crate::sessions::{Life, Sessions};
 impl Sessions {
     /// Schedule the session for this call, or for the next one if there is no room.
     pub(crate) fn wake(&mut self, s: u16) {
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.sessions[s];
         if !session.woken {
             session.woken = true;
             self.woken.push_back(s);
@@ -14,7 +14,7 @@ impl Sessions {
 
     /// Schedule the session before the other scheduled ones.
     pub(crate) fn wake_next(&mut self, s: u16) {
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.sessions[s];
         if !session.woken {
             session.woken = true;
             self.woken.push_front(s);
@@ -22,8 +22,8 @@ impl Sessions {
     }
 
     pub(crate) fn wake_all(&mut self) {
-        for s in 0..self.sessions.len() as u16 {
-            if self.sessions[usize::from(s)].life == Life::Live {
+        for s in 0..self.sessions.len() {
+            if self.sessions[s].life == Life::Live {
                 self.wake(s);
             }
         }
@@ -31,8 +31,8 @@ impl Sessions {
 
     /// Retry the requests that wait for admission, since capacity changed.
     pub(crate) fn wake_admission(&mut self) {
-        for s in 0..self.sessions.len() as u16 {
-            if !self.sessions[usize::from(s)].ops.admission.is_empty() {
+        for s in 0..self.sessions.len() {
+            if !self.sessions[s].ops.admission.is_empty() {
                 self.wake(s);
             }
         }

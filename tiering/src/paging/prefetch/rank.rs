@@ -56,7 +56,7 @@ impl Paging<'_> {
         if p.predictor.stable(plane) && !step.is_multiple_of(STABLE_STEPS) {
             return;
         }
-        let q = self.sessions[usize::from(s)].seqs[seq as usize];
+        let q = self.sessions[s].seqs[seq as usize];
         p.scores.clear();
         p.scores.resize(p.at.len(), 0.0);
         let (often, turn) = p.at.split_at(p.often);
@@ -74,10 +74,10 @@ impl Paging<'_> {
             p.order.select_nth_unstable(candidates);
         }
         let cut = cut(&p.scores, reach, &mut p.order[..candidates]);
-        p.settle(plane, self.sessions[usize::from(s)].dir(seq), (cut.last, candidates));
+        p.settle(plane, self.sessions[s].dir(seq), (cut.last, candidates));
         let class = usize::from(self.geo.class_of(plane));
         let planes = self.geo.planes.len();
-        let prediction = &mut self.sessions[usize::from(s)].prediction;
+        let prediction = &mut self.sessions[s].prediction;
         let known = &mut prediction.planes[q.track as usize * planes + usize::from(plane)];
         (known.ranked, known.last_share) = (true, exp(cut.last));
         let threshold = prediction.thresholds[class].value(known.level.seen(cut.last));
@@ -92,7 +92,7 @@ impl Paging<'_> {
     /// pages last, and resident pages get the margin as an advantage.
     fn weigh(&mut self, s: u16, q: &Seq, plane: u16, p: &mut Prefetch) {
         let (sinks, from) = self.always_kept(q, plane);
-        let margin = self.sessions[usize::from(s)].prediction.trust.margin;
+        let margin = self.sessions[s].prediction.trust.margin;
         p.shown_in.clear();
         p.shown_in.resize(p.at.len(), NONE);
         p.order.clear();
@@ -126,7 +126,7 @@ impl Paging<'_> {
         Worth { reach, last, threshold }: Worth,
         p: &mut Prefetch,
     ) {
-        let prediction = &mut self.sessions[usize::from(s)].prediction;
+        let prediction = &mut self.sessions[s].prediction;
         prediction.queue.retain(|w| (w.seq, w.plane) != (seq, plane));
         prediction.reads.retain(|w| (w.seq, w.plane) != (seq, plane));
         prediction.coming.retain(|w| (w.seq, w.plane) != (seq, plane));
@@ -160,7 +160,7 @@ impl Paging<'_> {
     fn evict_first_for(&mut self, s: u16, plane: u16, granted: usize, threshold: f32, p: &mut Prefetch) {
         let class = self.geo.class_of(plane);
         let needed = granted.saturating_sub(self.frames_at_hand(s, class, granted));
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.sessions[s];
         let clock = session.clock;
         let free = session.classes[usize::from(class)].free.len as usize;
         let below = p.there.iter().filter(|t| t.1 < threshold).count();
@@ -188,7 +188,7 @@ impl Paging<'_> {
 
     /// Return the number of frames that are free or hold released pages, at most about `enough` of the latter.
     fn frames_at_hand(&self, s: u16, class: u8, enough: usize) -> usize {
-        let session = &self.sessions[usize::from(s)];
+        let session = &self.sessions[s];
         let c = &session.classes[usize::from(class)];
         let gone = c.clean.iter(&session.frames).take(enough).take_while(|&f| session.frames[f as usize].stamp == 0);
         c.free.len as usize + gone.count()
@@ -207,7 +207,7 @@ impl Paging<'_> {
             }
             return;
         }
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.sessions[s];
         if frame.state != FrameState::Incoming || frame.job == NONE || session.prediction.cancels.len() == QUEUE_MAX {
             return;
         }
@@ -226,9 +226,9 @@ impl Paging<'_> {
         let class = self.geo.class_of(plane);
         let page_bytes = u64::from(self.geo.classes[usize::from(class)].page_bytes);
         let percent = u64::from(self.cfg.policy.attention.bandwidth_percent);
-        let count = self.sessions[usize::from(s)].classes[usize::from(class)].count;
+        let count = self.sessions[s].classes[usize::from(class)].count;
         let planes = self.geo.planes.len();
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.sessions[s];
         let at = session.seqs[seq as usize].track as usize * planes + usize::from(plane);
         let (prediction, link) = (&mut session.prediction, &session.link);
         let waits = prediction.queue.len() as u64 * page_bytes;
@@ -266,7 +266,7 @@ impl Paging<'_> {
         p.wanted.retain(|&(index, _)| {
             let page = self.geo.page(p.blocks[index as usize], plane);
             let state = self.pages[page as usize];
-            let prediction = &mut self.sessions[usize::from(s)].prediction;
+            let prediction = &mut self.sessions[s].prediction;
             let to = if state.reading() { &mut prediction.coming } else { &mut prediction.reads };
             if state.host == NONE && state.on_disk() && to.len() < QUEUE_MAX {
                 to.push_back(Promotion { seq, index, plane, step });
@@ -277,7 +277,7 @@ impl Paging<'_> {
 
     /// Record a predicted load that was sent.
     pub(crate) fn begin_trial(&mut self, s: u16, what: Promotion, page: u32, frame: u32) {
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.sessions[s];
         // Not by the list's capacity: a replayed core has another one.
         if session.prediction.trials.len() < session.frames.len().min(TRIALS_MAX) {
             session.prediction.trials.push(Trial { what, page, frame, late: false });
@@ -287,12 +287,12 @@ impl Paging<'_> {
     /// Judge the loads for a plane after a step has read it: useful, wasted or late. A load that was not useful for its own step
     /// gets one more.
     pub(crate) fn end_trials(&mut self, s: u16, (seq, plane, step): (SeqId, u16, u64), rest: f32, p: &Prefetch) {
-        let track = self.sessions[usize::from(s)].seqs[seq as usize].track as usize;
-        let least = self.sessions[usize::from(s)].prediction.planes[track * self.geo.planes.len() + usize::from(plane)]
+        let track = self.sessions[s].seqs[seq as usize].track as usize;
+        let least = self.sessions[s].prediction.planes[track * self.geo.planes.len() + usize::from(plane)]
             .last_share;
         let unnamed = rest / (p.blocks.len().saturating_sub(p.top.len()).max(1)) as f32;
         let mut at = 0;
-        while let Some(&trial) = self.sessions[usize::from(s)].prediction.trials.get(at) {
+        while let Some(&trial) = self.sessions[s].prediction.trials.get(at) {
             at += 1;
             if (trial.what.seq, trial.what.plane) != (seq, plane) || trial.what.step > step {
                 continue;
@@ -303,10 +303,10 @@ impl Paging<'_> {
             let share = p.predictor.named(trial.what.index).map_or(unnamed, exp);
             let bytes = u64::from(self.geo.classes[usize::from(self.geo.class_of(plane))].page_bytes);
             let outcome = if comes {
-                self.sessions[usize::from(s)].prediction.trials[at - 1].late = true;
+                self.sessions[s].prediction.trials[at - 1].late = true;
                 if !trial.late {
                     self.counters.attention_late += 1;
-                    self.sessions[usize::from(s)].prediction.trust.observe(Outcome::Late);
+                    self.sessions[s].prediction.trust.observe(Outcome::Late);
                 }
                 continue;
             } else if shows && share >= least {
@@ -319,7 +319,7 @@ impl Paging<'_> {
                 self.counters.attention_wasted_bytes += bytes;
                 Outcome::Wasted
             };
-            let prediction = &mut self.sessions[usize::from(s)].prediction;
+            let prediction = &mut self.sessions[s].prediction;
             prediction.trust.observe(outcome);
             at -= 1;
             prediction.trials.swap_remove(at);

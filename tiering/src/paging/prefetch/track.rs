@@ -152,7 +152,7 @@ impl Paging<'_> {
             self.keep_freed();
         }
         let (planes, classes) = (self.geo.planes.len(), self.geo.classes.len());
-        let session = &mut self.sessions[usize::from(s)];
+        let session = &mut self.sessions[s];
         session.prediction.begin(session.frames.len(), classes);
         let prediction = &mut session.prediction;
         let at = prediction.seqs.iter().position(|t| !t.live).unwrap_or(prediction.seqs.len());
@@ -177,7 +177,7 @@ impl Paging<'_> {
             return;
         }
         let planes = self.geo.planes.len();
-        let prediction = &mut self.sessions[usize::from(s)].prediction;
+        let prediction = &mut self.sessions[s].prediction;
         prediction.seqs[track as usize] = SeqTrack::default();
         prediction.planes[track as usize * planes..][..planes].fill(PlaneTrack::default());
         prediction.forget(seq);
@@ -189,7 +189,7 @@ impl Paging<'_> {
     pub(crate) fn share_frames(&mut self, s: u16) {
         let Sessions { sessions, geo, .. } = self.parts();
         let classes = geo.classes.len();
-        let session = &mut sessions[usize::from(s)];
+        let session = &mut sessions[s];
         let prediction = &mut session.prediction;
         let (mut tracked, mut others) = (0u64, 0u64);
         for q in session.seqs.iter().filter(|q| q.live && !q.parked) {
@@ -220,7 +220,7 @@ impl Paging<'_> {
 
     /// Return whether a sequence's step needs only the pages that are always kept, and predictions choose the rest.
     pub(crate) fn is_predicted(&self, s: u16, seq: SeqId) -> bool {
-        let session = &self.sessions[usize::from(s)];
+        let session = &self.sessions[s];
         is_predicted(session, &session.seqs[seq as usize])
     }
 
@@ -237,7 +237,7 @@ impl Paging<'_> {
 
     /// Return the pages of a plane that a step's walk loads: those before `.0`, and those from `.1` on.
     pub(crate) fn walked(&self, s: u16, q: &Seq, plane: u16) -> (u32, u32) {
-        match is_predicted(&self.sessions[usize::from(s)], q) {
+        match is_predicted(&self.sessions[s], q) {
             true => self.always_kept(q, plane),
             false => (0, 0),
         }
@@ -253,7 +253,7 @@ impl Paging<'_> {
     pub(crate) fn fair_share(&self, s: u16, q: &Seq, plane: u16) -> (usize, usize) {
         let class = usize::from(self.geo.class_of(plane));
         let share =
-            self.sessions[usize::from(s)].prediction.fair_shares[q.track as usize * self.geo.classes.len() + class];
+            self.sessions[s].prediction.fair_shares[q.track as usize * self.geo.classes.len() + class];
         let (sinks, from) = self.always_kept(q, plane);
         let share = share.clamp(sinks + q.blocks - from, q.blocks) as usize;
         let budget = match q.contract {

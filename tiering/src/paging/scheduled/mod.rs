@@ -140,7 +140,7 @@ impl Paging<'_> {
         }
         let due_us = self.now.saturating_add(in_us).max(1);
         self.seq_mut(s, seq).due_us = due_us;
-        self.sessions[usize::from(s)].dues += 1;
+        self.sessions[s].dues += 1;
         self.queue(s, seq);
         self.schedule(s);
     }
@@ -148,7 +148,7 @@ impl Paging<'_> {
     /// Remove the due time of a sequence.
     pub(crate) fn forget_due(&mut self, s: u16, seq: SeqId) {
         if std::mem::take(&mut self.seq_mut(s, seq).due_us) != 0 {
-            let session = &mut self.sessions[usize::from(s)];
+            let session = &mut self.sessions[s];
             session.dues -= 1;
             session.scheduled.list.retain(|prefetch| prefetch.advised || prefetch.seq != seq);
             self.queue_next(s);
@@ -157,7 +157,7 @@ impl Paging<'_> {
     }
 
     fn queue(&mut self, s: u16, seq: SeqId) {
-        let q = self.sessions[usize::from(s)].seqs[seq as usize];
+        let q = self.sessions[s].seqs[seq as usize];
         let scheduled = ScheduledPrefetch {
             seq,
             due_us: q.due_us,
@@ -171,14 +171,14 @@ impl Paging<'_> {
             advised: false,
             done: false,
         };
-        self.sessions[usize::from(s)].scheduled.insert(scheduled);
+        self.sessions[s].scheduled.insert(scheduled);
     }
 
     /// Fill free places in the list with the waiting sequences that are due first.
     fn queue_next(&mut self, s: u16) {
         let now = self.now;
         loop {
-            let session = &self.sessions[usize::from(s)];
+            let session = &self.sessions[s];
             let list = &session.scheduled.list;
             let queued = list.iter().filter(|prefetch| !prefetch.advised).count();
             if queued == QUEUED_MAX || queued >= session.dues as usize {
@@ -206,17 +206,17 @@ impl Paging<'_> {
             advised: true,
             done: false,
         };
-        self.sessions[usize::from(s)].scheduled.insert(scheduled);
+        self.sessions[s].scheduled.insert(scheduled);
         self.wake(s);
     }
 
     /// Measure and plan the session's scheduled prefetches again when their time has come.
     pub(crate) fn plan_scheduled(&mut self, s: u16) {
-        if self.sessions[usize::from(s)].scheduled.list.is_empty() {
+        if self.sessions[s].scheduled.list.is_empty() {
             return;
         }
         let now = self.now;
-        let list = &mut self.sessions[usize::from(s)].scheduled.list;
+        let list = &mut self.sessions[s].scheduled.list;
         let before = list.len();
         list.retain(|prefetch| prefetch.advised || prefetch.due_us.saturating_add(GRACE_US) > now);
         if list.len() < before {
@@ -228,14 +228,14 @@ impl Paging<'_> {
     /// Compute when each sequence's work must start: the last one's as late as possible, and each earlier one's before that.
     fn schedule(&mut self, s: u16) {
         let now = self.now;
-        for at in 0..self.sessions[usize::from(s)].scheduled.list.len() {
-            let prefetch = self.sessions[usize::from(s)].scheduled.list[at];
+        for at in 0..self.sessions[s].scheduled.list.len() {
+            let prefetch = self.sessions[s].scheduled.list[at];
             if !prefetch.done && prefetch.look_us <= now {
-                self.sessions[usize::from(s)].scheduled.list[at].bytes = self.measure(s, prefetch.seq);
+                self.sessions[s].scheduled.list[at].bytes = self.measure(s, prefetch.seq);
             }
         }
-        let rates = (self.sessions[usize::from(s)].link.rate, self.disk.read_rate());
-        let session = &mut self.sessions[usize::from(s)];
+        let rates = (self.sessions[s].link.rate, self.disk.read_rate());
+        let session = &mut self.sessions[s];
         let (mut end, mut timer, mut begins) = (u64::MAX, u64::MAX, false);
         for prefetch in session.scheduled.list.iter_mut().rev().filter(|prefetch| !prefetch.advised) {
             timer = timer.min(prefetch.due_us.saturating_add(GRACE_US));
@@ -265,7 +265,7 @@ impl Paging<'_> {
     /// Return the bytes to load into tier 0 for a parked sequence, and the part of them only on NVMe, from a sample of its blocks.
     /// Pages in tier 0 now are included, because they may be evicted before the due time.
     fn measure(&self, s: u16, seq: SeqId) -> (u64, u64) {
-        let blocks = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
+        let blocks = self.sessions[s].seqs[seq as usize].blocks;
         let samples = blocks.min(SAMPLES);
         let (mut all, mut far) = (0, 0);
         for at in 0..samples {

@@ -147,7 +147,7 @@ impl Requests {
 
     /// Return whether the block's resume is in progress. Such a block keeps its lower copies until all of it is in tier 0.
     fn resuming(&self, b: u32) -> bool {
-        let session = self.sessions.get(usize::from(self.blocks[b].home));
+        let session = self.sessions.get(self.blocks[b].home);
         session.is_some_and(|s| s.ops.recs.iter().any(|o| o.started))
     }
 }

@@ -38,15 +38,15 @@ impl Requests {
     /// A description of the first violated rule and its location.
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut seen = Seen::default();
-        for s in 0..self.sessions.len() as u16 {
-            for &at in &self.sessions[usize::from(s)].late_frames {
+        for s in 0..self.sessions.len() {
+            for &at in &self.sessions[s].late_frames {
                 *seen.late.entry(at).or_default() += 1;
             }
-            for &page in &self.sessions[usize::from(s)].reading {
+            for &page in &self.sessions[s].reading {
                 *seen.loads.entry(page).or_default() += 1;
                 *seen.in_flight.entry(self.geo.block_of(page)).or_default() += 1;
             }
-            if self.sessions[usize::from(s)].life == Life::Live {
+            if self.sessions[s].life == Life::Live {
                 self.check_jobs(s, &mut seen)?;
                 self.check_frames(s, &mut seen)?;
                 self.check_seqs(s, &mut seen)?;
@@ -65,7 +65,7 @@ impl Requests {
     }
 
     fn check_jobs(&self, s: u16, seen: &mut Seen) -> Result<(), String> {
-        let session = &self.sessions[usize::from(s)];
+        let session = &self.sessions[s];
         let mut pending: BTreeMap<u32, u32> = BTreeMap::new();
         for (slot, job) in session.jobs.recs.iter().enumerate().filter(|(_, j)| j.live) {
             let mut add = |page: u32| *seen.in_flight.entry(self.geo.block_of(page)).or_default() += 1;
@@ -178,7 +178,7 @@ impl Requests {
     }
 
     fn check_frames(&self, s: u16, seen: &mut Seen) -> Result<(), String> {
-        let session = &self.sessions[usize::from(s)];
+        let session = &self.sessions[s];
         let mut listed = vec![On::Nothing; session.frames.len()];
         let mut enter = |list: &crate::lists::List, on: On| -> Result<(), String> {
             let mut count = 0;
@@ -353,7 +353,7 @@ impl Requests {
     }
 
     fn check_seqs(&self, s: u16, seen: &mut Seen) -> Result<(), String> {
-        let session = &self.sessions[usize::from(s)];
+        let session = &self.sessions[s];
         for (i, q) in session.seqs.iter().enumerate() {
             ensure!(q.live || q.blocks == 0, "session {s}: dead sequence {i} has blocks");
             // A lease that is being loaded from is checked again later.
@@ -461,7 +461,7 @@ impl Requests {
     /// Check the pages charged to sessions and the host frames committed to them.
     fn check_committed(&self) -> Result<(), String> {
         let classes = self.geo.classes.len();
-        let mut charged = vec![vec![0u64; classes]; self.sessions.len()];
+        let mut charged = vec![vec![0u64; classes]; usize::from(self.sessions.len())];
         let mut committed = vec![0u64; classes];
         let mut promised = 0;
         for (b, block) in self.blocks.recs.iter().enumerate().filter(|(_, b)| b.refs() > 0) {
