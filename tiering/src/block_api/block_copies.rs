@@ -90,6 +90,23 @@ impl std::ops::IndexMut<u32> for BlockCopies {
     }
 }
 
+/// What the block API knows of a session.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Copier {
+    /// Copies between host and the engine's own memory.
+    pub copies: BlockCopies,
+    /// Number of leases, including expired ones until they are processed.
+    pub leases: u32,
+    /// A lower bound of the first expiry of a lease.
+    pub lease_ends_at: u64,
+}
+
+impl Default for Copier {
+    fn default() -> Copier {
+        Copier { copies: BlockCopies::default(), leases: 0, lease_ends_at: u64::MAX }
+    }
+}
+
 /// Result of an attempt to send the copy of a page.
 pub(crate) enum Sent {
     /// Sent, or no copy is needed.
@@ -135,7 +152,7 @@ impl BlockApi<'_> {
         let mut at = self.sessions[s].ops[op].copies.head;
         let (mut all, mut room) = (true, true);
         while at != NONE && room {
-            let next = self.sessions[s].copies[at].links.next;
+            let next = self.copiers[s].copies[at].links.next;
             room = self.send_copy(s, op, at, buf);
             all &= self.is_sent(s, at);
             at = next;
@@ -151,14 +168,14 @@ impl BlockApi<'_> {
             if !self.is_sent(s, at) {
                 break;
             }
-            at = self.sessions[s].copies[at].links.next;
+            at = self.copiers[s].copies[at].links.next;
         }
         self.sessions[s].ops[op].at = at;
         (at == NONE, room)
     }
 
     fn is_sent(&self, s: u16, at: u32) -> bool {
-        let copy = &self.sessions[s].copies[at];
+        let copy = &self.copiers[s].copies[at];
         copy.status.is_some() || copy.block == NONE || usize::from(copy.plane) == self.geo.planes.len()
     }
 
@@ -170,10 +187,10 @@ impl BlockApi<'_> {
                 _ => self.scatter_next(s, op, at, buf),
             };
             match sent {
-                Sent::Yes => self.sessions[s].copies[at].plane += 1,
+                Sent::Yes => self.copiers[s].copies[at].plane += 1,
                 Sent::Later => return true,
                 Sent::Full => return false,
-                Sent::Never(status) => self.sessions[s].copies[at].status = Some(status),
+                Sent::Never(status) => self.copiers[s].copies[at].status = Some(status),
             }
         }
         true
@@ -184,10 +201,9 @@ impl BlockApi<'_> {
         let b = self.geo.block_of(job.page);
         self.add_in_flight(b);
         self.count_copy(s, job.page, true);
-        let session = &mut self.sessions[s];
-        session.copies[at].pending += 1;
-        session.ops[op].pending += 1;
-        let source = session.copies[at].engine;
+        self.copiers[s].copies[at].pending += 1;
+        self.sessions[s].ops[op].pending += 1;
+        let source = self.copiers[s].copies[at].engine;
         self.send_other(s, JobRec { source, op, copy: at, reason: Reason::Request, ..job }, buf);
     }
 
@@ -213,14 +229,13 @@ impl BlockApi<'_> {
             Task::Gather => self.page_gathered(job, ok),
             _ => self.page_scattered(s, job, ok, status),
         }
-        let session = &mut self.sessions[s];
-        let copy = &mut session.copies[job.copy];
+        let copy = &mut self.copiers[s].copies[job.copy];
         copy.pending -= 1;
         if !ok {
             copy.status = copy.status.or(Some(if status == Status::Corrupt { Status::Corrupt } else { Status::Io }));
         }
-        session.ops[job.op].pending -= 1;
-        if session.ops[job.op].pending == 0 && session.ops[job.op].ending {
+        self.sessions[s].ops[job.op].pending -= 1;
+        if self.sessions[s].ops[job.op].pending == 0 && self.sessions[s].ops[job.op].ending {
             self.copies_done(s, job.op);
         }
         let b = self.geo.block_of(job.page);
@@ -266,10 +281,9 @@ impl BlockApi<'_> {
 
     /// Mark the request's copies in flight as late: their blocks fail, and the copies hold no resources that others may need.
     fn copies_late(&mut self, s: u16, op: u32) {
-        let session = &mut self.sessions[s];
-        let mut at = session.ops[op].copies.head;
+        let mut at = self.sessions[s].ops[op].copies.head;
         while at != NONE {
-            let copy = &mut session.copies[at];
+            let copy = &mut self.copiers[s].copies[at];
             if std::mem::take(&mut copy.pending) > 0 {
                 copy.status = copy.status.or(Some(Status::TimedOut));
             }
@@ -285,7 +299,7 @@ impl BlockApi<'_> {
 
     pub(crate) fn forget_copies(&mut self, s: u16, op: u32) {
         let mut copies = self.take_copies(s, op);
-        while self.sessions[s].copies.pop(&mut copies).is_some() {}
+        while self.copiers[s].copies.pop(&mut copies).is_some() {}
     }
 
     /// Take the request's list of copies.
@@ -299,7 +313,7 @@ impl BlockApi<'_> {
         let rec = self.sessions[s].ops[op];
         let (mut failed, mut first) = (List::default(), None);
         let mut good = 0;
-        while let Some(copy) = self.sessions[s].copies.pop(&mut all) {
+        while let Some(copy) = self.copiers[s].copies.pop(&mut all) {
             match copy.status {
                 None => {
                     good += 1;
@@ -310,7 +324,7 @@ impl BlockApi<'_> {
                 }
                 Some(status) => {
                     first = first.or(Some(status));
-                    self.sessions[s].copies.push(&mut failed, copy);
+                    self.copiers[s].copies.push(&mut failed, copy);
                 }
             }
         }
@@ -335,10 +349,9 @@ impl BlockApi<'_> {
     /// Complete a request that copied: return its status and how many blocks arrived, and list the indices of those that did not.
     pub(crate) fn complete_copies(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
         let mut failed = self.take_copies(s, op);
-        let session = &mut self.sessions[s];
-        while let Some(copy) = session.copies.pop(&mut failed) {
+        while let Some(copy) = self.copiers[s].copies.pop(&mut failed) {
             buf.push_word(copy.index);
         }
-        (session.ops[op].status, u64::from(session.ops[op].count))
+        (self.sessions[s].ops[op].status, u64::from(self.sessions[s].ops[op].count))
     }
 }

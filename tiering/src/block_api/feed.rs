@@ -12,12 +12,12 @@ impl BlockApi<'_> {
     /// Tell the events from number `from` on, or wait for one.
     pub(crate) fn follow(&mut self, who: Who, from: u64, due: u64) {
         let s = who.session;
-        let knows = self.sessions[s].follows || mutants::on(Mutant::FeedTrustsNumber);
+        let knows = self.readers[s].follows || mutants::on(Mutant::FeedTrustsNumber);
         // Earlier changes are not in the feed, and `from` may be a number of another session's or another daemon's feed.
         let from = if knows { from } else { u64::MAX };
         let op = Op { work: Work::Follow, tokens: from, ..Op::default() };
         let Some(op) = self.new_op(who, op, due) else { return };
-        self.sessions[s].follows = true;
+        self.readers[s].follows = true;
         let waits = self.feed.get_or_insert_default().waits(s, from);
         let phase = if waits { Phase::Following } else { Phase::Ready };
         self.sessions[s].ops.enter(op, phase);

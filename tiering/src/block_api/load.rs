@@ -33,16 +33,15 @@ impl BlockApi<'_> {
             // Unsealed blocks belong to the engine and are in tier 0.
             return self.complete(who, Status::State, 0);
         }
-        if !self.sessions[s].copies.fit(count as usize) {
+        if !self.copiers[s].copies.fit(count as usize) {
             return self.complete(who, Status::Again, 0);
         }
         let Some(op) = self.new_op(who, Op { work: Work::Load, seq, first, ..Op::default() }, due) else { return };
         for (index, &engine) in (0u32..).zip(engine) {
             let block = self.seq_block(s, seq, first + index);
             self.add_in_flight(block);
-            let session = &mut self.sessions[s];
-            session.copies.push(
-                &mut session.ops.recs[op as usize].copies,
+            self.copiers[s].copies.push(
+                &mut self.below.sessions[s].ops.recs[op as usize].copies,
                 BlockCopy { block, engine, index, ..BlockCopy::default() },
             );
         }
@@ -58,7 +57,7 @@ impl BlockApi<'_> {
         if hashes.len() > HASHES_MAX {
             return self.complete(who, Status::Limit, 0);
         }
-        if !self.sessions[s].copies.fit(hashes.len()) {
+        if !self.copiers[s].copies.fit(hashes.len()) {
             return self.complete(who, Status::Again, 0);
         }
         let Some(op) = self.new_op(who, Op { work: Work::LoadHashed, ..Op::default() }, due) else { return };
@@ -72,8 +71,7 @@ impl BlockApi<'_> {
                 }
                 Err(status) => copy.status = Some(status),
             }
-            let session = &mut self.sessions[s];
-            session.copies.push(&mut session.ops.recs[op as usize].copies, copy);
+            self.copiers[s].copies.push(&mut self.below.sessions[s].ops.recs[op as usize].copies, copy);
         }
         self.sessions[s].ops.enter(op, Phase::Copying);
         self.has_read_by_hash = true;
@@ -92,7 +90,7 @@ impl BlockApi<'_> {
 
     /// Send the next page of a block to load.
     pub(crate) fn scatter_next(&mut self, s: u16, op: u32, at: u32, buf: &mut ActionBuf) -> Sent {
-        let copy = self.sessions[s].copies[at];
+        let copy = self.copiers[s].copies[at];
         let Op { ending, work, .. } = self.sessions[s].ops[op];
         let by_hash = work == Work::LoadHashed;
         let page = self.geo.page(copy.block, copy.plane);
@@ -120,7 +118,7 @@ impl BlockApi<'_> {
                 true => (IoClass::Prefetch, Reason::Scheduled, Take::Spare),
                 false => (IoClass::Demand, Reason::Request, Take::Any),
             };
-            self.sessions[s].copies[at].from_nvme = true;
+            self.copiers[s].copies[at].from_nvme = true;
             let planes = (0, self.geo.planes.len() as u16);
             let fetch = self.read_in(page, Want { class, reason, take, planes }, buf);
             let never = fetch == Fetch::NoFrame && by_hash;
@@ -136,7 +134,7 @@ impl BlockApi<'_> {
         // A read for a relay is not a prefetch.
         if ok && self.host.set_read_ahead(job.host, false) && !by_hash {
             self.counters.prefetch_used += 1;
-            self.sessions[s].copies[job.copy].from_nvme = true;
+            self.copiers[s].copies[job.copy].from_nvme = true;
         }
         self.host_read(job.page);
         if status == Status::Corrupt {
@@ -161,7 +159,7 @@ impl BlockApi<'_> {
         let planes = self.geo.planes.len();
         let mut at = self.sessions[s].ops[op].copies.head;
         while at != NONE {
-            let copy = &mut self.sessions[s].copies[at];
+            let copy = &mut self.copiers[s].copies[at];
             let (block, next) = (std::mem::replace(&mut copy.block, NONE), copy.links.next);
             if usize::from(copy.plane) < planes && copy.status.is_none() {
                 copy.status = Some(Status::Canceled);

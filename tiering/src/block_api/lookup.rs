@@ -90,7 +90,7 @@ impl BlockApi<'_> {
     pub(crate) fn lease(&mut self, who: Who, lease: Lease, due: u64) {
         let s = who.session;
         let Lease { seq, hash, count, lease_us } = lease;
-        match self.sessions[s].seqs.get(seq as usize) {
+        match self.lists[s].seqs.get(seq as usize) {
             None => return self.complete(who, Status::Range, 0),
             Some(q) if q.live || q.busy != 0 => return self.complete(who, Status::State, 0),
             Some(_) => {}
@@ -233,12 +233,12 @@ impl BlockApi<'_> {
     pub(crate) fn complete_lease(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
         let seq = self.sessions[s].ops[op].seq;
         self.seq_mut(s, seq).busy = 0;
-        let until = self.sessions[s].seqs[seq as usize].leased_until;
-        let session = &mut self.sessions[s];
+        let until = self.lists[s].seqs[seq as usize].leased_until;
+        let session = &mut self.copiers[s];
         session.leases += 1;
         session.lease_ends_at = session.lease_ends_at.min(until);
         self.set_timer(until);
-        let blocks = self.sessions[s].seqs[seq as usize].blocks;
+        let blocks = self.lists[s].seqs[seq as usize].blocks;
         self.announce_used(s, seq, blocks);
         let (mut host, mut nvme, mut elsewhere) = (0u32, 0u32, 0u32);
         for index in 0..blocks {
@@ -259,7 +259,7 @@ impl BlockApi<'_> {
             true => u64::from(blocks) as f64 * self.disk.slot_bytes() as f64 / f64::from(rate),
             false => 0.0,
         };
-        let bus = us(host + nvme + elsewhere, self.sessions[s].link.rate);
+        let bus = us(host + nvme + elsewhere, self.tier0[s].link.rate);
         (Status::Ok, us(nvme, self.disk.read_rate()).max(bus) as u64)
     }
 }

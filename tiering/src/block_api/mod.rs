@@ -20,17 +20,19 @@ mod lookup;
 mod ops;
 mod store;
 
-pub(crate) use block_copies::BlockCopies;
+pub(crate) use block_copies::Copier;
 use block_copies::{BlockCopy, Sent};
 pub(crate) use lookup::{LEASE_AGAIN_US, LEASE_WORDS, Lease};
 pub(crate) use store::Store;
 
 use crate::host::HostTier;
 use crate::layer::stands_on;
+use crate::sessions::PerSession;
 
 /// The block API over the cache, for one call.
 pub(crate) struct BlockApi<'a> {
     pub(crate) below: &'a mut HostTier,
+    pub(crate) copiers: &'a mut PerSession<Copier>,
 }
 
 stands_on!(BlockApi<'a>, HostTier);

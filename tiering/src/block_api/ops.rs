@@ -1,6 +1,6 @@
 //! The end of the block API's pending requests without success.
 
-use crate::api::Status;
+use crate::api::{Cause, NONE, Status};
 use crate::block_api::BlockApi;
 use crate::index::why_not_stored;
 use crate::sessions::{Phase, Work};
@@ -28,6 +28,17 @@ impl BlockApi<'_> {
             Work::Load | Work::LoadHashed => self.undo_load(s, op),
             Work::Store => self.forget_copies(s, op),
             _ => {}
+        }
+    }
+
+    /// If a request is a store, note that its blocks will not be published.
+    pub(crate) fn note_unstored(&mut self, s: u16, op: u32, cause: Cause) {
+        let rec = &self.sessions[s].ops[op];
+        let mut at = if rec.work == Work::Store { rec.copies.head } else { NONE };
+        while at != NONE {
+            let copy = self.copiers[s].copies[at];
+            self.note_absent(copy.hash, cause);
+            at = copy.links.next;
         }
     }
 }

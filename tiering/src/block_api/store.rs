@@ -35,7 +35,7 @@ impl BlockApi<'_> {
             || u64::from(first) + hashes.len() as u64 > u64::from(self.cfg.limits.seq_blocks_max)
         {
             Some(Status::Limit)
-        } else if !self.sessions[s].copies.fit(hashes.len()) {
+        } else if !self.copiers[s].copies.fit(hashes.len()) {
             Some(Status::Again)
         } else {
             None
@@ -56,9 +56,8 @@ impl BlockApi<'_> {
             new += u32::from(!cached);
             // Without a block yet: `admit_store` allocates one unless the block is cached.
             let plane = if cached { self.geo.planes.len() as u16 } else { 0 };
-            let session = &mut self.sessions[s];
             let copy = BlockCopy { block: NONE, engine, index, hash, plane, ..BlockCopy::default() };
-            session.copies.push(&mut session.ops.recs[op as usize].copies, copy);
+            self.copiers[s].copies.push(&mut self.below.sessions[s].ops.recs[op as usize].copies, copy);
         }
         let ops = &mut self.sessions[s].ops;
         (ops[op].count, ops[op].above, ops[op].at) = (new, above, ops[op].copies.head);
@@ -82,11 +81,11 @@ impl BlockApi<'_> {
         }
         let mut at = self.sessions[s].ops[op].copies.head;
         while at != NONE {
-            let copy = self.sessions[s].copies[at];
+            let copy = self.copiers[s].copies[at];
             if copy.plane == 0 {
                 // The ids were admitted.
                 let block = self.new_block_in_host(s, op).unwrap_or(NONE);
-                self.sessions[s].copies[at].block = block;
+                self.copiers[s].copies[at].block = block;
             }
             at = copy.links.next;
         }
@@ -108,7 +107,7 @@ impl BlockApi<'_> {
 
     /// Send the next page of a block to store.
     pub(crate) fn gather_next(&mut self, s: u16, op: u32, at: u32, buf: &mut ActionBuf) -> Sent {
-        let copy = self.sessions[s].copies[at];
+        let copy = self.copiers[s].copies[at];
         if self.sessions[s].ops[op].ending {
             return Sent::Never(self.sessions[s].ops[op].status);
         }
@@ -181,7 +180,7 @@ impl BlockApi<'_> {
         self.note_relayed(s, true);
         let mut at = rec.copies.head;
         while at != NONE {
-            let copy = self.sessions[s].copies[at];
+            let copy = self.copiers[s].copies[at];
             let whole = usize::from(copy.plane) == planes;
             why = why.or(copy.status).or((!whole).then_some(missing));
             if why.is_none() {
@@ -190,7 +189,7 @@ impl BlockApi<'_> {
                     Err(status) => why = Some(status),
                 }
             }
-            self.sessions[s].copies[at].status = why;
+            self.copiers[s].copies[at].status = why;
             if let Some(status) = why {
                 let cause = if has_parent { why_not_stored(status) } else { Cause::StoreNoParent };
                 self.note_absent(copy.hash, cause);
@@ -201,7 +200,7 @@ impl BlockApi<'_> {
         // Published blocks stay cached, the others are freed. The deepest comes first, so that a prefix outlives its descendants.
         let mut at = rec.copies.tail;
         while at != NONE {
-            let copy = &mut self.sessions[s].copies[at];
+            let copy = &mut self.copiers[s].copies[at];
             let (block, prev) = (std::mem::replace(&mut copy.block, NONE), copy.links.prev);
             if block != NONE {
                 self.drop_ref(s, block);

@@ -20,7 +20,7 @@ impl BlockTable {
     pub(crate) fn charge(&mut self, session: Option<u16>, block: u32, add: bool) {
         if let Some(s) = session {
             let before = self.unclaimed(s);
-            let own = &mut self.sessions[s].own_blocks;
+            let own = &mut self.tier0[s].own_blocks;
             *own = if add { *own + 1 } else { *own - 1 };
             self.blocks.promised = self.blocks.promised + self.unclaimed(s) - before;
         }
@@ -42,7 +42,7 @@ impl BlockTable {
             None if add => (0, pages),
             None => (pages, 0),
             Some(s) => {
-                let c = &mut self.sessions[s].classes[usize::from(class)];
+                let c = &mut self.tier0[s].classes[usize::from(class)];
                 let before = c.committed_in_host();
                 c.committed = if add { c.committed + pages } else { c.committed - pages };
                 (before, c.committed_in_host())
@@ -76,7 +76,7 @@ impl BlockTable {
 
     /// Return the number of blocks that the session has yet to take of its guarantee.
     pub(crate) fn unclaimed(&self, s: u16) -> u32 {
-        let session = &self.sessions[s];
+        let session = &self.tier0[s];
         session.guaranteed_blocks.saturating_sub(session.own_blocks)
     }
 
@@ -89,9 +89,9 @@ impl BlockTable {
     /// Set a guarantee, which was admitted or is smaller than the last one.
     pub(crate) fn set_guarantee(&mut self, s: u16, blocks: u32) {
         self.blocks.promised = self.blocks.promised + self.unclaimed_of(s, blocks) - self.unclaimed(s);
-        let session = &mut self.below.sessions[s];
-        session.guaranteed_blocks = blocks;
-        for (class, c) in (0..).zip(&mut session.classes) {
+        let tier0 = &mut self.tier0[s];
+        tier0.guaranteed_blocks = blocks;
+        for (class, c) in (0..).zip(&mut tier0.classes) {
             let before = c.committed_in_host();
             c.guaranteed = u64::from(blocks) * u64::from(self.below.geo.classes[usize::from(class)].planes);
             self.host.commit(class, before, c.committed_in_host());
@@ -99,7 +99,7 @@ impl BlockTable {
     }
 
     pub(crate) fn unclaimed_of(&self, s: u16, blocks: u32) -> u32 {
-        blocks.saturating_sub(self.sessions[s].own_blocks)
+        blocks.saturating_sub(self.tier0[s].own_blocks)
     }
 
     /// Return how many block ids are missing for `ids` to be free, now or soon.

@@ -16,7 +16,7 @@ pub(crate) struct Pick {
 impl BlockTable {
     /// Return whether a lane was given the frame's page for its fault and may not have read it yet.
     pub(crate) fn is_fault_frame(&self, s: u16, f: u32) -> bool {
-        self.sessions[s].lanes.iter().any(|l| l.fault_frame == f)
+        self.tier0[s].lanes.iter().any(|l| l.fault_frame == f)
     }
 
     /// Return whether a frame shows a page and has no job in flight.
@@ -28,7 +28,7 @@ impl BlockTable {
     /// Return the planned use that must end before the frame's page is evicted, for a job that `lane` (or no particular lane) waits
     /// for at `pos`. A page that the lane uses only later is evicted before its use.
     pub(crate) fn use_of(&self, s: u16, f: FrameId, (lane, pos): (u16, u64)) -> Option<(u16, u64)> {
-        let session = &self.sessions[s];
+        let session = &self.tier0[s];
         let frame = &session.frames[f as usize];
         let user = session.lanes.get(usize::from(frame.lane))?;
         let step = frame.use_pos / u64::from(self.geo.planes_len());
@@ -38,13 +38,13 @@ impl BlockTable {
 
     /// Return a clock value: on every lane with a plan, the steps that touched a page last before it are over.
     pub(crate) fn unneeded_before(&self, s: u16) -> u32 {
-        let session = &self.sessions[s];
+        let session = &self.tier0[s];
         session.lanes.iter().filter(|l| l.live).map(|l| l.epochs[2]).min().unwrap_or(u32::MAX)
     }
 
     /// Mark the page in the frame as used: it becomes the most recently used of its list.
     pub(crate) fn touch(&mut self, s: u16, f: u32) {
-        let session = &mut self.sessions[s];
+        let session = &mut self.tier0[s];
         let clock = session.clock;
         let frame = &mut session.frames[f as usize];
         (frame.stamp, frame.spared) = (clock, false);
@@ -61,7 +61,7 @@ impl BlockTable {
 
     /// Move the page in a frame to the front of its eviction list.
     pub(crate) fn evict_first(&mut self, s: u16, f: u32) {
-        let session = &mut self.sessions[s];
+        let session = &mut self.tier0[s];
         let class = usize::from(session.class_of_frame(f));
         session.frames[f as usize].stamp = 0;
         let c = &mut session.classes[class];
@@ -75,11 +75,11 @@ impl BlockTable {
     }
 
     pub(crate) fn frame(&self, s: u16, f: FrameId) -> &Frame {
-        &self.sessions[s].frames[f as usize]
+        &self.tier0[s].frames[f as usize]
     }
 
     pub(crate) fn frame_mut(&mut self, s: u16, f: FrameId) -> &mut Frame {
-        &mut self.sessions[s].frames[f as usize]
+        &mut self.tier0[s].frames[f as usize]
     }
 
     /// Return the session's frame that shows the page or is about to.
@@ -132,7 +132,7 @@ impl BlockTable {
 
     /// Remove the frame from the list that it is in, including a stream list.
     pub(crate) fn unlist(&mut self, s: u16, f: FrameId) {
-        let session = &mut self.sessions[s];
+        let session = &mut self.tier0[s];
         let class = usize::from(session.class_of_frame(f));
         let frame = &mut session.frames[f as usize];
         let (on, stream_lane) =
@@ -159,7 +159,7 @@ impl BlockTable {
 
     /// Append the frame to a list. It must be in none.
     pub(crate) fn enlist(&mut self, s: u16, f: FrameId, on: On, stream_lane: u16) {
-        let session = &mut self.sessions[s];
+        let session = &mut self.tier0[s];
         let class = usize::from(session.class_of_frame(f));
         let frame = &mut session.frames[f as usize];
         debug_assert!(frame.on == On::Nothing);
@@ -191,7 +191,7 @@ impl BlockTable {
         if frame.state != FrameState::Present || matches!(frame.on, On::Evict | On::EvictLater | On::Drop) {
             return;
         }
-        if self.sessions[s].is_mapped_frame(f) {
+        if self.tier0[s].is_mapped_frame(f) {
             return self.settle_mapped(s, f);
         }
         let block = &self.blocks[self.geo.block_of(frame.page)];
@@ -203,7 +203,7 @@ impl BlockTable {
         };
         let busy = frame.job != NONE && !mutants::on(Mutant::TwoJobsOnOneFrame);
         let clean = page.below() || mutants::on(Mutant::EvictDirty);
-        let session = &self.sessions[s];
+        let session = &self.tier0[s];
         let beyond = session.classes[usize::from(session.class_of_frame(f))].is_beyond(f);
         let want = if busy || frame.pins > 0 && (stays || clean || block.entry == NONE) {
             On::Nothing
@@ -244,7 +244,7 @@ impl BlockTable {
     }
 
     pub(crate) fn pin(&mut self, s: u16, f: FrameId) {
-        let session = &mut self.sessions[s];
+        let session = &mut self.tier0[s];
         let class = usize::from(session.class_of_frame(f));
         session.frames[f as usize].pins += 1;
         if session.frames[f as usize].pins == 1 {
@@ -254,7 +254,7 @@ impl BlockTable {
     }
 
     pub(crate) fn unpin(&mut self, s: u16, f: FrameId) {
-        let session = &mut self.sessions[s];
+        let session = &mut self.tier0[s];
         let class = usize::from(session.class_of_frame(f));
         session.frames[f as usize].pins -= 1;
         if session.frames[f as usize].pins == 0 {
@@ -266,16 +266,16 @@ impl BlockTable {
     /// Free a frame that shows no page and is installed in no page table.
     pub(crate) fn free_frame(&mut self, s: u16, f: FrameId) {
         self.unlist(s, f);
-        let session = &mut self.below.sessions[s];
-        self.below.counters.scheduled_wasted += u64::from(session.frames[f as usize].end_schedule());
-        session.frames[f as usize] = Frame::default();
-        let class = usize::from(session.class_of_frame(f));
-        let class = &mut session.classes[class];
+        let tier0 = &mut self.tier0[s];
+        self.below.counters.scheduled_wasted += u64::from(tier0.frames[f as usize].end_schedule());
+        tier0.frames[f as usize] = Frame::default();
+        let class = usize::from(tier0.class_of_frame(f));
+        let class = &mut tier0.classes[class];
         if class.is_mapped_frame(f) {
             self.enlist(s, f, On::MappedFree, NO_LANE);
         } else if class.is_beyond(f) {
             class.beyond -= 1;
-            session.frames[f as usize].state = FrameState::Away;
+            tier0.frames[f as usize].state = FrameState::Away;
         } else {
             self.enlist(s, f, On::Free, NO_LANE);
         }

@@ -5,7 +5,7 @@ use crate::blocks::{Block, BlockTable, FrameState, On};
 use crate::error::Error;
 use crate::host::HostOn;
 use crate::mutants::{self, Mutant};
-use crate::sessions::{JobRec, Life, Sessions, Task};
+use crate::sessions::{JobRec, Sessions, Task};
 
 impl BlockTable {
     /// Return whether the page must be read from disk before a session can load it.
@@ -22,7 +22,7 @@ impl BlockTable {
 
     /// Return the number of lanes of all live sessions.
     fn live_lanes(&self) -> u64 {
-        self.sessions.iter().filter(|s| s.life == Life::Live).map(|s| s.lanes.len() as u64).sum()
+        self.tier0.iter().map(|tier0| tier0.lanes.len() as u64).sum()
     }
 
     /// Put the host frame of a page into the list where it belongs.

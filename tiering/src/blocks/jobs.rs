@@ -45,11 +45,7 @@ impl BlockTable {
                 let bytes = self.geo.classes[usize::from(self.geo.class_of_page(job.page))].page_bytes;
                 let moved = self.present(job.page, s).is_some();
                 let now = self.now;
-                let session = &mut self.sessions[s];
-                session.link.end(now, bytes, moved);
-                if job.reason == Reason::Scheduled {
-                    session.scheduled.load_ended();
-                }
+                self.tier0[s].link.end(now, bytes, moved);
                 self.host_read(job.page);
             }
             Task::CopyInAs => {
@@ -90,7 +86,7 @@ impl BlockTable {
         if job.victim == NONE {
             return self.free_frame(s, job.frame);
         }
-        let clock = self.sessions[s].clock;
+        let clock = self.tier0[s].clock;
         let frame = self.frame_mut(s, job.frame);
         (frame.state, frame.job, frame.stamp, frame.scheduled) = (FrameState::Present, NONE, clock, false);
         self.add_copy(job.victim, s, job.frame);
@@ -128,14 +124,13 @@ impl BlockTable {
         };
         let bytes = self.geo.classes[usize::from(self.geo.class_of_page(new.page))].page_bytes;
         let now = self.now;
-        let session = &mut self.sessions[s];
         let NewJob { task, page, reason, op, source } = new;
         if task == Task::CopyIn {
-            session.link.begin(now, bytes);
+            self.tier0[s].link.begin(now, bytes);
         }
-        let slot = session.jobs.alloc(JobRec { task, reason, page, host, source, op, ..JobRec::default() });
+        let slot = self.sessions[s].jobs.alloc(JobRec { task, reason, page, host, source, op, ..JobRec::default() });
         if op != NONE {
-            session.ops[op].pending += 1;
+            self.sessions[s].ops[op].pending += 1;
         }
         self.reassign(s, slot, pick);
         self.launch(s, slot, buf);
@@ -166,12 +161,11 @@ impl BlockTable {
             self.overtake_plan(s, &old, after);
             self.counters.transitions += 1;
         }
-        let session = &mut self.below.sessions[s];
-        let job = &mut session.jobs[slot];
+        let job = &mut self.sessions[s].jobs[slot];
         (job.frame, job.victim, job.after) = (f, victim, after);
         let page = job.page;
-        let clock = session.clock;
-        let frame = &mut session.frames[f as usize];
+        let clock = self.tier0[s].clock;
+        let frame = &mut self.tier0[s].frames[f as usize];
         self.below.counters.scheduled_wasted += u64::from(frame.end_schedule());
         frame.state = FrameState::Incoming;
         (frame.job, frame.stamp, frame.spared) = (slot, clock, false);
@@ -186,7 +180,7 @@ impl BlockTable {
     /// Record that a page leaves on which a lane's plan may depend.
     pub(crate) fn overtake_plan(&mut self, s: u16, old: &crate::blocks::Frame, after: Option<(u16, u64)>) {
         let planes = u64::from(self.geo.planes_len());
-        let Some(lane) = self.sessions[s].lanes.get_mut(usize::from(old.lane)) else { return };
+        let Some(lane) = self.tier0[s].lanes.get_mut(usize::from(old.lane)) else { return };
         let expected = lane.cursor.step > lane.batch.step;
         if after.is_none() && expected && old.use_pos / planes == lane.cursor.step {
             lane.plan_overtaken = true;

@@ -29,7 +29,7 @@ impl BlockTable {
     /// Add the job to the jobs that other sessions may wait for, or remove it.
     fn count_under_way(&mut self, s: u16, job: JobRec, is: bool) {
         if job.task == Task::CopyOut {
-            let session = &mut self.sessions[s];
+            let session = &mut self.tier0[s];
             let class = usize::from(session.class_of_frame(job.frame));
             let count = &mut session.classes[class].copying_out;
             *count = if is { *count + 1 } else { *count - 1 };
@@ -51,15 +51,5 @@ impl BlockTable {
         if session.ops[job.op].pending == 0 && session.ops[job.op].phase == Phase::Jobs {
             session.ops.enter(job.op, Phase::Ready);
         }
-    }
-
-    /// Abandon a job of a lost session. Return true for a late copy: its frame stays in quarantine until the process exits.
-    pub(crate) fn abandon_late(&mut self, s: u16, slot: u32) -> bool {
-        self.in_time_again(s, slot);
-        let job = self.sessions[s].jobs[slot];
-        if job.late {
-            self.sessions[s].late_frames.push(job.host);
-        }
-        job.late
     }
 }

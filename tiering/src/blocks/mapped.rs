@@ -8,7 +8,7 @@ impl BlockTable {
     /// Count, or stop counting, this frame as a reason for the page's host frame to stay. Do nothing if the frame is no window
     /// frame.
     pub(crate) fn count_mapped(&mut self, s: u16, f: u32, page: u32, add: bool) {
-        if !self.sessions[s].is_mapped_frame(f) {
+        if !self.tier0[s].is_mapped_frame(f) {
             return;
         }
         let at = self.pages[page as usize].host;
@@ -36,7 +36,7 @@ impl BlockTable {
     }
 
     pub(crate) fn count_mapped_invalidating(&mut self, s: u16, f: u32, more: bool) {
-        let session = &mut self.sessions[s];
+        let session = &mut self.tier0[s];
         let class = usize::from(session.class_of_frame(f));
         let c = &mut session.classes[class];
         if c.is_mapped_frame(f) {
@@ -92,6 +92,6 @@ impl BlockTable {
 
     /// Return whether the session shows the page in a mapped frame.
     pub(crate) fn in_mapped_frame(&self, s: u16, f: u32) -> bool {
-        self.sessions[s].is_mapped_frame(f)
+        self.tier0[s].is_mapped_frame(f)
     }
 }

@@ -6,28 +6,32 @@ mod frame;
 mod frames;
 mod hosts;
 mod jobs;
+mod lane;
 mod late;
 mod mapped;
 mod page;
 mod refs;
 mod sequence;
 mod sequences;
+mod tier0;
 
 pub(crate) use block::{Block, BlockState, Blocks, PersistState};
 pub(crate) use frame::{Frame, FrameState, On, Tier0Class};
 pub(crate) use frames::Pick;
 pub(crate) use jobs::NewJob;
+pub(crate) use lane::{Cursor, Lane};
 pub(crate) use page::Page;
-pub(crate) use sequence::{CHUNK, Chunks, NEUTRAL_PRIORITY, Seq};
+pub(crate) use sequence::{CHUNK, Chunks, NEUTRAL_PRIORITY, Seq, Sequences};
+pub(crate) use tier0::Tier0;
 
-use crate::api::SpaceConfig;
+use crate::api::{SessionId, SpaceConfig};
 use crate::config::Geometry;
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::host::Host;
 use crate::index::Index;
 use crate::layer::stands_on;
-use crate::sessions::Sessions;
+use crate::sessions::{Life, PerSession, Sessions};
 use serde::{Deserialize, Serialize};
 
 /// No session.
@@ -41,6 +45,8 @@ pub(crate) struct BlockTable {
     below: Sessions,
     pub(crate) pages: Vec<Page>,
     pub(crate) blocks: Blocks,
+    pub(crate) tier0: PerSession<Tier0>,
+    pub(crate) lists: PerSession<Sequences>,
     pub(crate) chunks: Chunks,
     pub(crate) host: Host,
     pub(crate) disk: Disk,
@@ -69,6 +75,8 @@ impl BlockTable {
         Ok(BlockTable {
             pages: Vec::with_capacity(l.blocks_max as usize * geo.planes.len()),
             blocks: Blocks::new(l.blocks_max),
+            tier0: PerSession::new(l.sessions_max),
+            lists: PerSession::new(l.sessions_max),
             chunks: Chunks::new(chunks as u32),
             host: Host::new(geo.classes.len()),
             disk: Disk::new(&cfg, geo.windowed.len()),
@@ -85,10 +93,28 @@ impl BlockTable {
             + self.freed.as_ref().map_or(0, |freed| freed.capacity() * size_of::<u32>())
             + self.pages.capacity() * size_of::<Page>()
             + self.blocks.recs.capacity() * size_of::<Block>()
+            + self.tier0.bytes()
+            + self.tier0.iter().map(Tier0::bytes).sum::<usize>()
+            + self.lists.bytes()
+            + self.lists.iter().map(Sequences::bytes).sum::<usize>()
             + self.chunks.bytes()
             + self.host.bytes()
             + self.disk.bytes()
             + self.index.bytes()
+    }
+
+    /// Attach a session to an empty entry, with all tables that it will use.
+    pub fn attach(&mut self, s: SessionId, shard: u16, lanes: u16, frames: &[u32]) {
+        self.below.attach(s, shard);
+        let Sessions { cfg, geo, .. } = &self.below;
+        self.tier0[s] = Tier0::new(geo, &cfg.limits, &cfg.policy, lanes, frames);
+        self.lists[s] = Sequences::new(&cfg.limits);
+    }
+
+    /// End a session. Its frames, sequences and jobs were released.
+    pub fn detach(&mut self, s: SessionId, life: Life) {
+        (self.tier0[s], self.lists[s]) = Default::default();
+        self.below.detach(s, life);
     }
 
     /// Keep the ids of blocks that are freed from now on, for [`BlockTable::pop_freed`].

@@ -10,7 +10,6 @@ use crate::blocks::{
 };
 use crate::index::evict::Priority;
 use crate::mutants::{self, Mutant};
-use crate::sessions::Sessions;
 
 impl BlockTable {
     pub(crate) fn pop_chain(&mut self, s: u16, op: u32) -> Option<BlockId> {
@@ -126,7 +125,7 @@ impl BlockTable {
     /// Return the retention priority of the block, from the sequence of session `s` that uses it.
     fn priority_for(&self, s: u16, b: BlockId) -> Priority {
         let block = &self.blocks[b];
-        let seq = self.sessions[s].seqs.get(block.seq as usize).filter(|_| block.home == s);
+        let seq = self.lists[s].seqs.get(block.seq as usize).filter(|_| block.home == s);
         match seq.map_or(std::cmp::Ordering::Equal, |q| q.priority.cmp(&NEUTRAL_PRIORITY)) {
             std::cmp::Ordering::Less => Priority::Low,
             std::cmp::Ordering::Equal => Priority::Neutral,
@@ -185,8 +184,8 @@ impl BlockTable {
     /// Queue the Drop of block `b` in the session that shows it in frame `f`, unless another frame of it has already queued it.
     fn queue_drop(&mut self, s: u16, f: u32, b: BlockId) {
         self.unlist(s, f);
-        if self.sessions[s].drop_mark != b {
-            self.sessions[s].drop_mark = b;
+        if self.tier0[s].drop_mark != b {
+            self.tier0[s].drop_mark = b;
             self.enlist(s, f, On::Drop, NO_LANE);
             self.add_in_flight(b);
             self.wake(s);
@@ -222,7 +221,7 @@ impl BlockTable {
             debug_assert!(self.pages[page as usize].frame == NONE && self.pages[page as usize].host == NONE);
             self.pages[page as usize] = Page::default();
         }
-        for s in self.sessions.iter_mut() {
+        for s in self.tier0.iter_mut() {
             if s.drop_mark == b {
                 s.drop_mark = NONE;
             }
@@ -237,8 +236,7 @@ impl BlockTable {
 
     /// Add the block's unsealed pages to those that must stay in the session's tier 0, or remove them.
     pub(crate) fn count_unsealed(&mut self, s: u16, add: bool) {
-        let Sessions { sessions, geo, .. } = &mut self.below;
-        for (class, geo) in sessions[s].classes.iter_mut().zip(&geo.classes) {
+        for (class, geo) in self.tier0[s].classes.iter_mut().zip(&self.below.geo.classes) {
             let pages = u64::from(geo.planes);
             class.unsealed = if add { class.unsealed + pages } else { class.unsealed - pages };
         }
@@ -247,14 +245,14 @@ impl BlockTable {
     /// Make `disk` the preferred disk of the sequence that uses a block.
     pub(crate) fn set_preferred_disk(&mut self, b: BlockId, disk: u16) {
         if let Some((s, seq)) = self.chain_of(b) {
-            self.sessions[s].seqs[seq as usize].disk = Some(disk);
+            self.lists[s].seqs[seq as usize].disk = Some(disk);
         }
     }
 
     /// Return the session and the sequence that used a block last.
     pub(crate) fn chain_of(&self, b: BlockId) -> Option<(SessionId, SeqId)> {
         let block = &self.blocks[b];
-        let live = self.sessions.get(block.home)?.seqs.get(block.seq as usize)?.live;
+        let live = self.lists.get(block.home)?.seqs.get(block.seq as usize)?.live;
         live.then_some((block.home, block.seq))
     }
 

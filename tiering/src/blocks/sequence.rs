@@ -1,6 +1,6 @@
 //! Block lists of sequences: chunks of a pool shared by all sequences of the space, found through a directory per sequence.
 
-use crate::api::{Contract, NONE};
+use crate::api::{Contract, Limits, NONE};
 use serde::{Deserialize, Serialize};
 
 /// Priority of a sequence without an explicit one.
@@ -74,6 +74,32 @@ impl Default for Seq {
             leased_until: u64::MAX,
             disk: None,
         }
+    }
+}
+
+/// The sequences of a session, each with a directory of the chunks that list its blocks.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Sequences {
+    pub seqs: Vec<Seq>,
+    /// Directory entries per sequence.
+    pub dir_len: usize,
+    pub dirs: Vec<u32>,
+}
+
+impl Sequences {
+    /// Allocate all tables that the session will use.
+    pub fn new(limits: &Limits) -> Sequences {
+        let (dir_len, seqs) = (limits.seq_blocks_max.div_ceil(CHUNK) as usize, limits.seqs_max as usize);
+        Sequences { seqs: vec![Seq::default(); seqs], dir_len, dirs: vec![NONE; dir_len * seqs] }
+    }
+
+    pub fn dir(&self, seq: u32) -> &[u32] {
+        &self.dirs[seq as usize * self.dir_len..(seq as usize + 1) * self.dir_len]
+    }
+
+    /// Return the bytes of all vectors.
+    pub fn bytes(&self) -> usize {
+        self.seqs.capacity() * size_of::<Seq>() + self.dirs.capacity() * size_of::<u32>()
     }
 }
 

@@ -9,7 +9,7 @@ impl BlockTable {
             self.blocks[b].seq = seq;
         }
         if self.blocks[b].slot != NONE {
-            self.sessions[s].seqs[seq as usize].disk = Some(self.disk.disk_of(self.blocks[b].slot));
+            self.lists[s].seqs[seq as usize].disk = Some(self.disk.disk_of(self.blocks[b].slot));
         }
         self.counters.blocks_attached += 1;
     }
@@ -28,27 +28,27 @@ impl BlockTable {
 
     /// Return a sequence of the session if it exists.
     pub(crate) fn live_seq(&self, s: u16, seq: SeqId) -> Option<&Seq> {
-        self.sessions[s].seqs.get(seq as usize).filter(|q| q.live)
+        self.lists[s].seqs.get(seq as usize).filter(|q| q.live)
     }
 
     pub(crate) fn seq_mut(&mut self, s: u16, seq: SeqId) -> &mut Seq {
-        &mut self.sessions[s].seqs[seq as usize]
+        &mut self.lists[s].seqs[seq as usize]
     }
 
     /// Return the block at an index that the caller checked.
     pub(crate) fn seq_block(&self, s: u16, seq: SeqId, index: u32) -> BlockId {
-        self.chunks.get(self.sessions[s].dir(seq), index)
+        self.chunks.get(self.lists[s].dir(seq), index)
     }
 
     /// Append a block with a reference that is already counted. The caller checked that it fits.
     pub(crate) fn append_block(&mut self, s: u16, seq: SeqId, b: BlockId) -> bool {
-        let session = &mut self.below.sessions[s];
-        let len = session.seqs[seq as usize].blocks;
-        let dir = &mut session.dirs[seq as usize * session.dir_len..(seq as usize + 1) * session.dir_len];
+        let list = &mut self.lists[s];
+        let len = list.seqs[seq as usize].blocks;
+        let dir = &mut list.dirs[seq as usize * list.dir_len..(seq as usize + 1) * list.dir_len];
         if len >= self.below.cfg.limits.seq_blocks_max || !self.chunks.push(dir, len, b) {
             return false;
         }
-        session.seqs[seq as usize].blocks += 1;
+        list.seqs[seq as usize].blocks += 1;
         if self.blocks[b].home == s {
             self.blocks[b].seq = seq;
         }
@@ -57,46 +57,46 @@ impl BlockTable {
 
     /// Append a word that is not a block of the sequence yet. The caller checked that it fits.
     pub(crate) fn append_word(&mut self, s: u16, seq: SeqId, word: u32) -> bool {
-        let session = &mut self.below.sessions[s];
-        let len = session.seqs[seq as usize].blocks;
-        let dir = &mut session.dirs[seq as usize * session.dir_len..(seq as usize + 1) * session.dir_len];
+        let list = &mut self.lists[s];
+        let len = list.seqs[seq as usize].blocks;
+        let dir = &mut list.dirs[seq as usize * list.dir_len..(seq as usize + 1) * list.dir_len];
         let pushed = self.chunks.push(dir, len, word);
-        session.seqs[seq as usize].blocks += u32::from(pushed);
+        list.seqs[seq as usize].blocks += u32::from(pushed);
         pushed
     }
 
     /// Remove words that are not blocks from the end of the list until `keep` are left.
     pub(crate) fn forget_words(&mut self, s: u16, seq: SeqId, keep: u32) {
-        while self.sessions[s].seqs[seq as usize].blocks > keep {
-            let session = &mut self.below.sessions[s];
-            let len = session.seqs[seq as usize].blocks;
-            let dir = &mut session.dirs[seq as usize * session.dir_len..(seq as usize + 1) * session.dir_len];
+        while self.lists[s].seqs[seq as usize].blocks > keep {
+            let list = &mut self.lists[s];
+            let len = list.seqs[seq as usize].blocks;
+            let dir = &mut list.dirs[seq as usize * list.dir_len..(seq as usize + 1) * list.dir_len];
             self.chunks.pop(dir, len);
-            session.seqs[seq as usize].blocks -= 1;
+            list.seqs[seq as usize].blocks -= 1;
         }
     }
 
     pub(crate) fn set_seq_word(&mut self, s: u16, seq: SeqId, index: u32, word: u32) {
-        let dir = self.below.sessions[s].dir(seq);
+        let dir = self.lists[s].dir(seq);
         self.chunks.set(dir, index, word);
     }
 
     /// Return whether a sequence's list can grow by `more` blocks.
     pub(crate) fn list_fits(&self, s: u16, seq: SeqId, more: u32) -> bool {
-        let len = self.sessions[s].seqs[seq as usize].blocks;
+        let len = self.lists[s].seqs[seq as usize].blocks;
         len.checked_add(more).is_some_and(|sum| sum <= self.cfg.limits.seq_blocks_max)
             && super::Chunks::needed(len, more) <= self.chunks.free_chunks()
     }
 
     /// Drop the blocks from index `keep` on, deepest first, so that a prefix outlives its descendants.
     pub(crate) fn drop_tail(&mut self, s: u16, seq: SeqId, keep: u32) {
-        while self.sessions[s].seqs[seq as usize].blocks > keep {
-            let session = &mut self.below.sessions[s];
-            let len = session.seqs[seq as usize].blocks;
-            let dir = &mut session.dirs[seq as usize * session.dir_len..(seq as usize + 1) * session.dir_len];
+        while self.lists[s].seqs[seq as usize].blocks > keep {
+            let list = &mut self.lists[s];
+            let len = list.seqs[seq as usize].blocks;
+            let dir = &mut list.dirs[seq as usize * list.dir_len..(seq as usize + 1) * list.dir_len];
             let b = self.chunks.pop(dir, len);
-            session.seqs[seq as usize].blocks -= 1;
-            if session.seqs[seq as usize].leased_until != u64::MAX {
+            list.seqs[seq as usize].blocks -= 1;
+            if list.seqs[seq as usize].leased_until != u64::MAX {
                 self.count_lease(b, false);
             }
             self.drop_ref(s, b);

@@ -29,12 +29,11 @@ impl HostTier {
             JobRec { task: Task::CopyOut, reason, page, frame: f, host, op, ..JobRec::default() },
             buf,
         );
-        let session = &mut self.sessions[s];
-        let class = usize::from(session.class_of_frame(f));
-        session.classes[class].copying_out += 1;
-        session.frames[f as usize].job = slot;
+        let class = usize::from(self.tier0[s].class_of_frame(f));
+        self.tier0[s].classes[class].copying_out += 1;
+        self.tier0[s].frames[f as usize].job = slot;
         if op != NONE {
-            session.ops[op].pending += 1;
+            self.sessions[s].ops[op].pending += 1;
         }
         self.settle(s, f);
         true

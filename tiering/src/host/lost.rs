@@ -3,10 +3,45 @@
 use crate::api::{Cause, NONE};
 use crate::blocks::{FrameState, On};
 use crate::host::HostTier;
+use crate::lists::List;
 use crate::mutants::{self, Mutant};
 use crate::sessions::Task;
+use serde::{Deserialize, Serialize};
+
+/// What the process of a lost session may still access until it exits.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Lost {
+    /// Host frames that it may still write.
+    pub quarantine: List,
+    /// Pages with host frames that it may still read. They keep their bytes.
+    pub reading: Vec<u32>,
+    /// Host frames of jobs that were late when the session was lost.
+    pub late_frames: Vec<u32>,
+}
+
+impl Lost {
+    /// Return whether the process cannot write or read any host frame any more.
+    pub fn is_harmless(&self) -> bool {
+        self.quarantine.is_empty() && self.reading.is_empty() && self.late_frames.is_empty()
+    }
+}
 
 impl HostTier {
+    /// Release what a lost session's process may have accessed: it has exited.
+    pub(crate) fn release_lost(&mut self, s: u16) {
+        let Lost { mut quarantine, reading, late_frames } = std::mem::take(&mut self.lost[s]);
+        while self.host.unquarantine(&mut quarantine) {}
+        for at in late_frames {
+            self.end_late(at);
+        }
+        for page in reading {
+            self.pages[page as usize].loads -= 1;
+            self.settle_host(page);
+            let b = self.geo.block_of(page);
+            self.remove_in_flight(b);
+        }
+    }
+
     /// Abandon jobs in flight, which never end. Their resources are released, except the host frames that CopyOut jobs write.
     pub(crate) fn abandon_jobs(&mut self, s: u16) {
         for slot in 0..self.sessions[s].jobs.recs.len() as u32 {
@@ -49,9 +84,9 @@ impl HostTier {
                     if mutants::on(Mutant::NoQuarantine) {
                         self.host.free(job.host);
                     } else {
-                        let mut list = self.sessions[s].quarantine;
+                        let mut list = self.lost[s].quarantine;
                         self.host.quarantine(&mut list, job.host);
-                        self.sessions[s].quarantine = list;
+                        self.lost[s].quarantine = list;
                     }
                     if job.task == Task::CopyOut {
                         self.frame_mut(s, job.frame).job = NONE;
@@ -92,12 +127,12 @@ impl HostTier {
         self.pages[page as usize].loads += 1;
         let b = self.geo.block_of(page);
         self.add_in_flight(b);
-        self.sessions[s].reading.push(page);
+        self.lost[s].reading.push(page);
     }
 
     /// Keep the page of a lost session's mapped frame, which shows the page until the process exits. Other frames are ignored.
     fn unmapped_by_loss(&mut self, s: u16, f: u32, page: u32) {
-        if page != NONE && self.sessions[s].is_mapped_frame(f) {
+        if page != NONE && self.tier0[s].is_mapped_frame(f) {
             if !mutants::on(Mutant::NoQuarantine) {
                 self.keep_reading(s, page);
             }
@@ -107,7 +142,7 @@ impl HostTier {
 
     /// Release the tier-0 frames, which are lost with their process. Pages that were only there are lost.
     pub(crate) fn abandon_frames(&mut self, s: u16) {
-        for f in 0..self.sessions[s].frames.len() as u32 {
+        for f in 0..self.tier0[s].frames.len() as u32 {
             let frame = *self.frame(s, f);
             match frame.on {
                 // A queued Evict or Drop has nothing left to do.
@@ -134,5 +169,15 @@ impl HostTier {
                 self.lose_if_nowhere(frame.page, Cause::EngineLost);
             }
         }
+    }
+
+    /// Abandon a job of a lost session. Return true for a late copy: its frame stays in quarantine until the process exits.
+    pub(crate) fn abandon_late(&mut self, s: u16, slot: u32) -> bool {
+        self.in_time_again(s, slot);
+        let job = self.sessions[s].jobs[slot];
+        if job.late {
+            self.lost[s].late_frames.push(job.host);
+        }
+        job.late
     }
 }

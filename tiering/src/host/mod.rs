@@ -26,6 +26,7 @@ mod write_back;
 
 pub(crate) use drain::Drained;
 pub(crate) use lists::HostOn;
+pub(crate) use lost::Lost;
 pub(crate) use read_in::{Fetch, Take, Want};
 pub(crate) use slabs::{SLABS_MAX, Spare};
 pub(crate) use take::For;
@@ -36,6 +37,7 @@ use crate::config::Class;
 use crate::disk::DiskTier;
 use crate::layer::stands_on;
 use crate::lists::{Links, List, linked};
+use crate::sessions::PerSession;
 use serde::{Deserialize, Serialize};
 
 /// `page` of a frame that a lost session or a late job may still write or read.
@@ -134,13 +136,15 @@ struct HostClass {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct HostTier {
     below: DiskTier,
+    pub(crate) lost: PerSession<Lost>,
 }
 
 stands_on!(HostTier, DiskTier);
 
 impl HostTier {
     pub fn new(below: DiskTier) -> HostTier {
-        HostTier { below }
+        let lost = PerSession::new(below.cfg.limits.sessions_max);
+        HostTier { below, lost }
     }
 }
 

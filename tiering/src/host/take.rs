@@ -1,7 +1,7 @@
 //! Host frames for pages: allocation, and the choice of the eviction victim when no frame is free.
 
 use crate::api::{Action, NONE};
-use crate::blocks::{Block, BlockState, FrameState, On};
+use crate::blocks::{Block, BlockState, FrameState, On, Tier0};
 use crate::host::{HostOn, HostTier, Spare};
 use crate::sessions::{Life, Session};
 
@@ -103,7 +103,7 @@ impl HostTier {
         }
         self.disk.wake_again();
         let copying_out =
-            self.sessions.iter().any(|s| s.classes.get(usize::from(class)).is_some_and(|c| c.copying_out > 0));
+            self.tier0.iter().any(|t| t.classes.get(usize::from(class)).is_some_and(|c| c.copying_out > 0));
         let (can_take, can_write) = (self.disk.may_have_slots(), self.disk.accepts_writes());
         self.host.register_shortage(class, can_take, can_write) || copying_out || self.disk.is_reading()
     }
@@ -172,8 +172,10 @@ impl HostTier {
     /// Return whether a lane waits for the page at a fault. A lane has at most one fault, so further faults of a session protect
     /// nothing.
     fn is_awaited(&self, page: u32) -> bool {
-        let waits = |s: &Session| s.ops.faults.iter(&s.ops.recs).take(s.lanes.len()).any(|op| s.ops[op].at == page);
-        self.sessions.iter().any(waits)
+        let waits = |(s, tier0): (&Session, &Tier0)| {
+            s.ops.faults.iter(&s.ops.recs).take(tier0.lanes.len()).any(|op| s.ops[op].at == page)
+        };
+        self.sessions.iter().zip(self.tier0.iter()).any(waits)
     }
 
     /// Evict a host frame at no cost. Its page is on disk and stays in tier 0, or no live step needs it, or it belongs to an
@@ -197,7 +199,7 @@ impl HostTier {
     /// Return a limit for stamps. A page last needed before it belongs to steps that are over, on every lane of every session with
     /// a plan.
     fn host_unneeded_before(&self) -> u32 {
-        let lanes = self.sessions.iter().flat_map(|s| &s.lanes);
+        let lanes = self.tier0.iter().flat_map(|tier0| &tier0.lanes);
         lanes.filter(|l| l.live).map(|l| l.host_epochs[2]).min().unwrap_or(u32::MAX)
     }
 
@@ -242,7 +244,7 @@ impl HostTier {
     /// Return the most recently used page that is evictable in the session's tier 0 and in host, and has a block that satisfies
     /// `passes`.
     fn evictable_twice(&self, s: u16, class: u8, passes: impl Fn(&Block) -> bool) -> Option<u32> {
-        let session = &self.sessions[s];
+        let session = &self.tier0[s];
         let mut f = session.classes[usize::from(class)].clean.tail;
         while f != NONE {
             let frame = &session.frames[f as usize];

@@ -5,7 +5,7 @@ use crate::api::{FeedEvent, NONE};
 use crate::disk::Logged;
 use crate::index::{PrefixIndex, ShardCopy};
 use crate::mutants::{self, Mutant};
-use crate::sessions::{Life, Phase};
+use crate::sessions::Phase;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
@@ -136,7 +136,7 @@ impl PrefixIndex {
 
     /// A relay's session begins or has ended to store blocks.
     pub(crate) fn note_relayed(&mut self, s: u16, begins: bool) {
-        let relayed = begins && self.sessions[s].follows;
+        let relayed = begins && self.readers[s].follows;
         if let Some(feed) = &mut self.feed {
             feed.relayed = relayed;
         }
@@ -144,8 +144,7 @@ impl PrefixIndex {
 
     /// Forget the feed once no session follows it.
     pub(crate) fn end_feed(&mut self, s: u16) {
-        let follows = |session: &crate::sessions::Session| session.life == Life::Live && session.follows;
-        if !self.sessions.iter().any(follows) {
+        if !self.readers.iter().any(|reader| reader.follows) {
             self.feed = None;
         } else if let Some(feed) = &mut self.feed {
             feed.waiting.retain(|&waiting| waiting != s);

@@ -3,6 +3,7 @@
 use crate::api::{BlockId, NONE, SeqId};
 use crate::counters::Hits;
 use crate::index::PrefixIndex;
+use serde::{Deserialize, Serialize};
 
 /// Tier from which an engine got a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,17 +13,25 @@ pub(crate) enum From {
     Nvme,
 }
 
+/// What is known of a session that reads the cache.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Reader {
+    /// It is a relay that follows the feed.
+    pub follows: bool,
+    /// Tokens that it asked for, found and loaded.
+    pub hits: Hits,
+}
+
 impl PrefixIndex {
     /// Return the figures of a session since it attached; `None` if there is no such session.
     pub(crate) fn hits(&self, session: u16) -> Option<Hits> {
-        self.sessions.get(session).map(|session| session.hits)
+        self.readers.get(session).map(|reader| reader.hits)
     }
 
     /// Change the figures of a session, and those of the space if the session's shard counts for it.
     fn count_hits(&mut self, s: u16, change: impl Fn(&mut Hits)) {
-        let session = &mut self.sessions[s];
-        change(&mut session.hits);
-        if session.shard == 0 {
+        change(&mut self.readers[s].hits);
+        if self.sessions[s].shard == 0 {
             change(&mut self.counters.hits);
         }
     }
@@ -74,7 +83,7 @@ impl PrefixIndex {
         for index in first..first + count {
             let from = self.whereabouts(s, self.seq_block(s, seq, index));
             let us = |rate: f32| if rate > 0.0 { self.disk.slot_bytes() as f64 / f64::from(rate) } else { 0.0 };
-            let bus = us(self.sessions[s].link.rate);
+            let bus = us(self.tier0[s].link.rate);
             let load_us = match from {
                 From::Tier0 => 0.0,
                 From::Host => bus,

@@ -26,14 +26,16 @@ mod why;
 pub use absences::Absence;
 pub(crate) use entries::EXAMINED_MAX;
 pub(crate) use feed::Feed;
-pub(crate) use hits::From;
+pub(crate) use hits::{From, Reader};
 pub use operator::EntryStatus;
 pub(crate) use shard_copy::{IDS_MAX, Link, ShardCopy};
 pub(crate) use table::Index;
 pub(crate) use why::why_not_stored;
 
+use crate::api::SessionId;
 use crate::blocks::BlockTable;
 use crate::layer::stands_on;
+use crate::sessions::{Life, PerSession};
 use serde::{Deserialize, Serialize};
 
 /// The cache by hash: which blocks are cached, in which order they leave, and who is told.
@@ -42,17 +44,25 @@ pub(crate) struct PrefixIndex {
     below: BlockTable,
     /// Changes of the cache for relays, while a session follows them.
     pub(crate) feed: Option<Box<Feed>>,
+    pub(crate) readers: PerSession<Reader>,
 }
 
 stands_on!(PrefixIndex, BlockTable);
 
 impl PrefixIndex {
     pub fn new(below: BlockTable) -> PrefixIndex {
-        PrefixIndex { below, feed: None }
+        let readers = PerSession::new(below.cfg.limits.sessions_max);
+        PrefixIndex { below, feed: None, readers }
+    }
+
+    /// End a session.
+    pub fn detach(&mut self, s: SessionId, life: Life) {
+        self.readers[s] = Reader::default();
+        self.below.detach(s, life);
     }
 
     /// Return the bytes of all tables, from their allocated capacities.
     pub fn bytes(&self) -> usize {
-        self.below.bytes() + self.feed.as_ref().map_or(0, |feed| feed.bytes())
+        self.below.bytes() + self.readers.bytes() + self.feed.as_ref().map_or(0, |feed| feed.bytes())
     }
 }

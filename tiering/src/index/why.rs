@@ -2,7 +2,6 @@
 
 use crate::api::{BlockId, Cause, NONE, Status, Tier};
 use crate::index::{Absence, PrefixIndex, ShardCopy};
-use crate::sessions::Work;
 
 /// Return why blocks are not cached after their store or publish ended with this status.
 pub(crate) fn why_not_stored(status: Status) -> Cause {
@@ -27,17 +26,6 @@ impl PrefixIndex {
     /// Return the time since which no block that left, or was not stored, has been forgotten, in microseconds on the clock of `now_us`.
     pub(crate) fn absences_known_since_us(&self) -> u64 {
         self.index.absences_known_since_us()
-    }
-
-    /// If a request is a store, note that its blocks will not be published.
-    pub(crate) fn note_unstored(&mut self, s: u16, op: u32, cause: Cause) {
-        let rec = &self.sessions[s].ops[op];
-        let mut at = if rec.work == Work::Store { rec.copies.head } else { NONE };
-        while at != NONE {
-            let copy = self.sessions[s].copies[at];
-            self.note_absent(copy.hash, cause);
-            at = copy.links.next;
-        }
     }
 
     /// Return the lowest tier that has an entry.

@@ -53,18 +53,18 @@ impl Paging<'_> {
 
     /// Check that the range can be pinned in addition to the pages that must stay already.
     fn pins_fit(&self, s: u16, range: Pin) -> Result<(), Status> {
-        let session = &self.sessions[s];
         let mut all = [0u64; crate::CLASSES_MAX];
         for plane in range.plane..range.plane + range.planes {
             all[usize::from(self.geo.class_of(plane))] += u64::from(range.count);
         }
-        for (class, c) in session.classes.iter().enumerate() {
+        for (class, c) in self.tier0[s].classes.iter().enumerate() {
             if all[class] > c.room() {
                 return Err(Status::TooBig);
             }
         }
-        let acquiring = session.ops.recs.iter().filter(|o| o.phase != Phase::Free && o.work == Work::Acquire).count();
-        if session.pins.len() + acquiring >= self.cfg.limits.requests_max as usize {
+        let acquiring =
+            self.sessions[s].ops.recs.iter().filter(|o| o.phase != Phase::Free && o.work == Work::Acquire).count();
+        if self.pagers[s].pins.len() + acquiring >= self.cfg.limits.requests_max as usize {
             return Err(Status::Limit);
         }
         let mut more = [0u64; crate::CLASSES_MAX];
@@ -78,7 +78,7 @@ impl Paging<'_> {
                 || self.find_copy(page, s).is_some_and(|f| self.frame(s, f).pins > 0);
             more[usize::from(self.geo.class_of_page(page))] += u64::from(!stays);
         }
-        let full = session.classes.iter().enumerate().any(|(i, c)| c.held() + more[i] > c.room());
+        let full = self.tier0[s].classes.iter().enumerate().any(|(i, c)| c.held() + more[i] > c.room());
         if full { Err(Status::NoSpace) } else { Ok(()) }
     }
 
@@ -106,7 +106,7 @@ impl Paging<'_> {
             }
             self.sessions[s].ops[op].at += 1;
             let class = usize::from(self.geo.class_of_page(page));
-            self.sessions[s].classes[class].committed_pins -= 1;
+            self.tier0[s].classes[class].committed_pins -= 1;
             return Next::Sent;
         }
         for i in rec.at..len.min(rec.at + AHEAD) {
@@ -141,7 +141,7 @@ impl Paging<'_> {
     /// Complete an acquire after all its pages are pinned.
     pub(crate) fn acquired(&mut self, s: u16, op: u32) {
         let range = self.sessions[s].ops[op].range();
-        self.sessions[s].pins.push(range);
+        self.pagers[s].pins.push(range);
         self.finish_plain(s, op, Status::Ok);
     }
 
@@ -158,7 +158,7 @@ impl Paging<'_> {
         let planes = u32::from(range.planes);
         for i in from..range.count * planes {
             let class = usize::from(self.geo.class_of(range.plane + (i % planes) as u16));
-            let committed = &mut self.sessions[s].classes[class].committed_pins;
+            let committed = &mut self.tier0[s].classes[class].committed_pins;
             *committed = if add { *committed + 1 } else { *committed - 1 };
         }
     }
@@ -176,28 +176,31 @@ impl Paging<'_> {
         if self.live_seq(s, range.seq).is_none() {
             return Status::NotFound;
         }
-        let Some(at) = self.sessions[s].pins.iter().position(|&p| p == range) else {
+        let Some(at) = self.pagers[s].pins.iter().position(|&p| p == range) else {
             return Status::State;
         };
-        self.sessions[s].pins.swap_remove(at);
+        self.pagers[s].pins.swap_remove(at);
         self.unpin_pages(s, &range, range.count * u32::from(range.planes));
         Status::Ok
     }
 
     /// Release all acquired ranges of a sequence that is dropped.
     pub(crate) fn release_all(&mut self, s: u16, seq: SeqId) {
-        while let Some(at) = self.sessions[s].pins.iter().position(|p| p.seq == seq) {
-            let range = self.sessions[s].pins.swap_remove(at);
+        while let Some(at) = self.pagers[s].pins.iter().position(|p| p.seq == seq) {
+            let range = self.pagers[s].pins.swap_remove(at);
             self.unpin_pages(s, &range, range.count * u32::from(range.planes));
         }
     }
 
     /// Return whether blocks of the sequence from `index` on are acquired, or an acquire of them is in progress.
     pub(crate) fn pinned_from(&self, s: u16, seq: SeqId, index: u64) -> bool {
-        let session = &self.sessions[s];
         let reaches = |p: &Pin| p.seq == seq && u64::from(p.first) + u64::from(p.count) > index;
-        session.pins.iter().any(reaches)
-            || session.ops.recs.iter().any(|o| o.phase != Phase::Free && o.work == Work::Acquire && reaches(&o.range()))
+        self.pagers[s].pins.iter().any(reaches)
+            || self.sessions[s]
+                .ops
+                .recs
+                .iter()
+                .any(|o| o.phase != Phase::Free && o.work == Work::Acquire && reaches(&o.range()))
     }
 
     pub(crate) fn advise(&mut self, s: u16, seq: SeqId, first: u32, count: u32, advice: Advice) -> Status {

@@ -14,7 +14,7 @@ impl Paging<'_> {
         if q.parked || tokens < q.tokens || tokens.div_ceil(self.geo.page_tokens) > u64::from(q.blocks) {
             return Status::State;
         }
-        let clock = self.sessions[s].clock;
+        let clock = self.tier0[s].clock;
         let before = q.tokens / self.geo.page_tokens;
         let mut after = tokens / self.geo.page_tokens;
         if mutants::on(Mutant::CommitSealsPartialPage) {
@@ -39,7 +39,7 @@ impl Paging<'_> {
         }
         self.count_unsealed(s, false);
         self.blocks[b].state = BlockState::Sealed;
-        let clock = self.sessions[s].clock;
+        let clock = self.tier0[s].clock;
         for page in self.pages_of(b) {
             if let Some(f) = self.find_copy(page, s) {
                 self.frame_mut(s, f).stamp = clock;
@@ -50,7 +50,7 @@ impl Paging<'_> {
 
     /// Discard pages of window and state planes that the sequence will not read again, unless other references exist.
     fn discard_out_of_window(&mut self, s: u16, seq: SeqId) {
-        let q = self.sessions[s].seqs[seq as usize];
+        let q = self.lists[s].seqs[seq as usize];
         let early = u64::from(mutants::on(Mutant::WindowDiscardedEarly));
         let firsts = |core: &Paging<'_>, plane| core.geo.first_needed(plane, q.tokens) + early;
         let windowed = self.geo.windowed.len();

@@ -59,7 +59,7 @@ impl Paging<'_> {
 
     /// Check that the frames are of their planes' classes, and that each is named once.
     fn check_frames_declared(&self, s: u16, frames: &[FrameId]) -> Result<(), Status> {
-        let session = &self.sessions[s];
+        let session = &self.tier0[s];
         for (plane, &f) in frames.iter().enumerate().filter(|&(_, &f)| f != NONE) {
             let c = &session.classes[usize::from(self.geo.class_of(plane as u16))];
             if f < c.base || f - c.base >= c.count {

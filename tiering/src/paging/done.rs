@@ -25,10 +25,9 @@ impl Paging<'_> {
     /// Send a job again after a delay.
     pub(crate) fn send_later(&mut self, s: u16, slot: u32) {
         let now = self.now;
-        let session = &mut self.sessions[s];
-        session.jobs.again_later(slot);
-        if session.again_at == 0 {
-            session.again_at = now.saturating_add(AGAIN_US).max(1);
+        self.sessions[s].jobs.again_later(slot);
+        if self.pagers[s].again_at == 0 {
+            self.pagers[s].again_at = now.saturating_add(AGAIN_US).max(1);
             self.set_timer(now.saturating_add(AGAIN_US));
         }
     }
@@ -54,15 +53,13 @@ impl Paging<'_> {
             self.unlist(s, f);
             self.enlist(s, f, On::Refused, crate::blocks::NO_LANE);
         }
-        self.sessions[s].ask_again_at = self.now.saturating_add(REFUSED_US);
+        self.pagers[s].ask_again_at = self.now.saturating_add(REFUSED_US);
     }
 
     fn place_succeeded(&mut self, s: u16, slot: u32, job: JobRec) {
         let bytes = self.geo.classes[usize::from(self.geo.class_of_page(job.page))].page_bytes;
         match job.task {
-            Task::CopyIn if self.sessions[s].is_mapped_frame(job.frame) => {
-                self.counters.shown_in_place += 1
-            }
+            Task::CopyIn if self.tier0[s].is_mapped_frame(job.frame) => self.counters.shown_in_place += 1,
             Task::CopyIn => self.counters.host_to_tier0.add(job.reason, bytes),
             Task::CopyInAs => self.counters.host_to_tier0.add(Reason::Copy, bytes),
             Task::Copy => self.counters.tier0_to_tier0.add(job.reason, bytes),
@@ -75,7 +72,7 @@ impl Paging<'_> {
         let frame = self.frame_mut(s, job.frame);
         (frame.state, frame.job) = (FrameState::Present, NONE);
         self.settle(s, job.frame);
-        self.end_place(s, slot, job);
+        self.end_placed(s, slot, job);
         if job.op != NONE {
             self.op_job_done(s, job.op, job.page);
         }
@@ -115,7 +112,7 @@ impl Paging<'_> {
             self.remove_copy(job.page, s, job.frame);
             self.free_frame(s, job.frame);
         }
-        self.end_place(s, slot, job);
+        self.end_placed(s, slot, job);
         let from = if job.task == Task::CopyInAs { job.source } else { job.page };
         if corrupt {
             self.host_copy_is_bad(from);
@@ -148,12 +145,11 @@ impl Paging<'_> {
             return;
         }
         let now = self.now;
-        let session = &mut self.sessions[s];
-        let due = session.again_at == 0 || now >= session.again_at;
+        let due = self.pagers[s].again_at == 0 || now >= self.pagers[s].again_at;
         if due {
-            session.again_at = 0;
+            self.pagers[s].again_at = 0;
         }
-        let mut slot = session.jobs.again.head;
+        let mut slot = self.sessions[s].jobs.again.head;
         while slot != NONE && buf.room() > 0 {
             let job = self.sessions[s].jobs[slot];
             let refused = job.task == Task::Drop || job.frame == NONE;
@@ -162,9 +158,8 @@ impl Paging<'_> {
             }
             slot = job.links.next;
         }
-        let session = &mut self.sessions[s];
-        if due && !session.jobs.again.is_empty() && buf.room() > 0 {
-            session.again_at = now.saturating_add(AGAIN_US).max(1);
+        if due && !self.sessions[s].jobs.again.is_empty() && buf.room() > 0 {
+            self.pagers[s].again_at = now.saturating_add(AGAIN_US).max(1);
             self.set_timer(now.saturating_add(AGAIN_US));
         }
     }
@@ -176,7 +171,7 @@ impl Paging<'_> {
             let wanted = self.blocks[self.geo.block_of(job.page)].live() && self.find_copy(job.page, s).is_none();
             if !wanted {
                 self.take_out(s, slot);
-                self.end_place(s, slot, job);
+                self.end_placed(s, slot, job);
                 if job.op != NONE {
                     self.op_job_done(s, job.op, job.page);
                 }
@@ -197,6 +192,14 @@ impl Paging<'_> {
             self.reassign(s, slot, pick);
         }
         self.launch(s, slot, buf);
+    }
+
+    /// Release the resources of a place job.
+    fn end_placed(&mut self, s: u16, slot: u32, job: JobRec) {
+        if job.task == Task::CopyIn && job.reason == Reason::Scheduled {
+            self.pagers[s].scheduled.load_ended();
+        }
+        self.end_place(s, slot, job);
     }
 
     fn take_out(&mut self, s: u16, slot: u32) {

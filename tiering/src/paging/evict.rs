@@ -16,7 +16,7 @@ const EVICT_WAIT_MAX_US: u64 = 64_000;
 impl Paging<'_> {
     pub(crate) fn issue_drops(&mut self, s: u16, buf: &mut ActionBuf) {
         while self.can_send_last(s, buf) {
-            let f = self.sessions[s].drops.head;
+            let f = self.tier0[s].drops.head;
             if f == NONE {
                 return;
             }
@@ -33,19 +33,18 @@ impl Paging<'_> {
         self.counters.jobs_busy += 1;
         self.frame_mut(s, f).job = NONE;
         let now = self.now;
-        let session = &mut self.sessions[s];
-        if session.evicts_later.is_empty() {
-            session.evict_wait_us = (session.evict_wait_us * 2).clamp(EVICT_WAIT_US, EVICT_WAIT_MAX_US);
-            session.evict_again_at = now.saturating_add(session.evict_wait_us);
-            let at = session.evict_again_at;
+        if self.tier0[s].evicts_later.is_empty() {
+            self.pagers[s].evict_wait_us = (self.pagers[s].evict_wait_us * 2).clamp(EVICT_WAIT_US, EVICT_WAIT_MAX_US);
+            self.pagers[s].evict_again_at = now.saturating_add(self.pagers[s].evict_wait_us);
+            let at = self.pagers[s].evict_again_at;
             self.set_timer(at);
         }
         self.enlist(s, f, On::EvictLater, NO_LANE);
     }
 
     fn evict_again(&mut self, s: u16) {
-        while self.now >= self.sessions[s].evict_again_at {
-            let f = self.sessions[s].evicts_later.head;
+        while self.now >= self.pagers[s].evict_again_at {
+            let f = self.tier0[s].evicts_later.head;
             if f == NONE {
                 return;
             }
@@ -57,7 +56,7 @@ impl Paging<'_> {
     pub(crate) fn issue_evicts(&mut self, s: u16, buf: &mut ActionBuf) {
         self.evict_again(s);
         while self.can_send_last(s, buf) {
-            let f = self.sessions[s].evicts.head;
+            let f = self.tier0[s].evicts.head;
             if f == NONE {
                 return;
             }

@@ -71,10 +71,10 @@ impl Paging<'_> {
     /// Make a frame available if none of the class is. If every job in flight there waits for a use that the lane reaches only
     /// after it has its page, cancel the one that would wait longest.
     fn call_off_latest(&mut self, s: u16, class: u8, (lane, held_from): (u16, u64), buf: &mut ActionBuf) {
-        let session = &self.sessions[s];
         let mut latest: Option<(u64, u32)> = None;
-        for (slot, job) in (0..).zip(&session.jobs.recs) {
-            let here = job.live && job.in_flight && job.frame != NONE && session.class_of_frame(job.frame) == class;
+        for (slot, job) in (0..).zip(&self.sessions[s].jobs.recs) {
+            let here =
+                job.live && job.in_flight && job.frame != NONE && self.tier0[s].class_of_frame(job.frame) == class;
             if !here {
                 continue;
             }
@@ -98,7 +98,7 @@ impl Paging<'_> {
     /// Complete a fault: the page is resident, and stays until the lane's next boundary, when the lane may read it.
     fn fault_served(&mut self, s: u16, op: u32, f: u32) {
         let rec = self.sessions[s].ops[op];
-        let session = &mut self.sessions[s];
+        let session = &mut self.tier0[s];
         session.lanes[usize::from(rec.lane)].fault_frame = f;
         let frame = &mut session.frames[f as usize];
         (frame.lane, frame.use_pos, frame.stamp) = (rec.lane, rec.use_pos, session.clock);
@@ -140,14 +140,14 @@ impl Paging<'_> {
             if let Some(pick) = self.pick_unread(s, class, lane) {
                 return Some(pick);
             }
-            let class = &mut self.sessions[s].classes[usize::from(class)];
+            let class = &mut self.tier0[s].classes[usize::from(class)];
             if class.dirty.len > 0 {
                 // Pages of others may be among them.
                 class.shortage += 1;
                 return None;
             }
         }
-        let session = &self.sessions[s];
+        let session = &self.tier0[s];
         let stream = session.lanes[usize::from(lane)].stream_lists[usize::from(class)];
         let own = stream.iter(&session.frames).find(|&f| {
             let frame = self.frame(s, f);
@@ -165,31 +165,31 @@ impl Paging<'_> {
     /// Pick the frame of a page that no lane's step has needed since it began. A lane that keeps its pages until it has all of them has
     /// no use for another one's.
     fn pick_unread(&mut self, s: u16, class: u8, lane: u16) -> Option<Pick> {
-        let lanes = self.sessions[s].lanes.iter().filter(|l| l.live);
+        let lanes = self.tier0[s].lanes.iter().filter(|l| l.live);
         let since = lanes.map(|l| l.epochs[0]).min()?;
         let clean = self.pick_clean(s, class, Some(since));
-        let session = &self.sessions[s];
         // The walk may have found the page resident for this step before it began.
         let is_planned = |f: u32| {
             let (frame, planes) = (self.frame(s, f), u64::from(self.geo.planes_len()));
-            session.lanes.get(usize::from(frame.lane)).is_some_and(|lane| lane.is_active(frame.use_pos / planes))
+            self.tier0[s].lanes.get(usize::from(frame.lane)).is_some_and(|lane| lane.is_active(frame.use_pos / planes))
         };
         if let Some(pick) = clean.filter(|pick| !is_planned(pick.frame)) {
             return Some(pick);
         }
         let unread = |f: u32| {
             let block = &self.blocks[self.geo.block_of(self.frame(s, f).page)];
-            let seq = session.seqs.get(block.seq as usize).filter(|q| block.home == s && q.live);
+            let seq = self.lists[s].seqs.get(block.seq as usize).filter(|q| block.home == s && q.live);
             self.frame(s, f).stamp < since && !is_planned(f) && seq.is_none_or(|q| q.stamp < since)
         };
-        let mut stream = session.lanes[usize::from(lane)].stream_lists[usize::from(class)].iter(&session.frames);
+        let mut stream =
+            self.tier0[s].lanes[usize::from(lane)].stream_lists[usize::from(class)].iter(&self.tier0[s].frames);
         let f = stream.find(|&f| self.idle(s, f) && unread(f))?;
         Some(Pick { frame: f, after: None, stream_lane: lane })
     }
 
     /// Return a frame that the lane is past, among the clean pages touched last by the walk: it will be read again last.
     fn consumed_by(&self, s: u16, class: u8, lane: u16, pos: u64) -> Option<u32> {
-        let session = &self.sessions[s];
+        let session = &self.tier0[s];
         let mut f = session.classes[usize::from(class)].clean.tail;
         for _ in 0..CONSUMED_MAX {
             let frame = session.frames.get(f as usize)?;
@@ -263,12 +263,12 @@ impl Paging<'_> {
     pub(crate) fn fault(&mut self, who: Who, (lane, use_pos): (u16, u64), whole: bool, at: (u32, u32, u16), due: u64) {
         let (s, (seq, index, plane)) = (who.session, at);
         self.counters.faults += 1;
-        let session = &self.sessions[s];
+        let session = &self.tier0[s];
         let invalid = if usize::from(lane) >= session.lanes.len() || usize::from(plane) >= self.geo.planes.len() {
             Some(Status::Range)
         } else {
             match self.live_seq(s, seq) {
-                _ if !session.has_tier0() => Some(Status::State),
+                _ if !session.exists() => Some(Status::State),
                 None => Some(Status::NotFound),
                 Some(q) if index >= q.blocks => Some(Status::Range),
                 Some(_) => None,
@@ -278,7 +278,7 @@ impl Paging<'_> {
             return self.complete(who, status, 0);
         }
         // The lane has used the page that it was given before, because it waits for another one now.
-        self.sessions[s].lanes[usize::from(lane)].fault_frame = NONE;
+        self.tier0[s].lanes[usize::from(lane)].fault_frame = NONE;
         let page = self.geo.page(self.seq_block(s, seq, index), plane);
         let stays = self.stays_for(s, page, lane, use_pos);
         self.counters.faults_resident += u64::from(stays || self.present(page, s).is_some());

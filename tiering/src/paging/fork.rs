@@ -18,7 +18,7 @@ impl Paging<'_> {
     pub(crate) fn fork(&mut self, who: Who, parent: SeqId, child: SeqId, due: u64) {
         let s = who.session;
         let Some(&q) = self.live_seq(s, parent) else { return self.complete(who, Status::NotFound, 0) };
-        let refused = match self.sessions[s].seqs.get(child as usize) {
+        let refused = match self.lists[s].seqs.get(child as usize) {
             None => Some(Status::Range),
             Some(c) if c.live || c.busy != 0 || q.parked || q.busy != 0 => Some(Status::State),
             Some(_) => None,
@@ -36,7 +36,7 @@ impl Paging<'_> {
     /// Admit a fork if there is capacity: the child refers to the shared blocks from now on.
     pub(crate) fn admit_fork(&mut self, s: u16, op: u32) -> Admit {
         let rec = self.sessions[s].ops[op];
-        let parent = self.sessions[s].seqs[rec.seq as usize];
+        let parent = self.lists[s].seqs[rec.seq as usize];
         let shared = (rec.tokens / self.geo.page_tokens) as u32;
         let tail = u32::from(!rec.tokens.is_multiple_of(self.geo.page_tokens));
         if parent.blocks < shared + tail || parent.parked {

@@ -12,6 +12,7 @@ mod fork;
 mod guarantee;
 mod mapped;
 mod ops;
+mod pager;
 mod park;
 mod pick;
 mod prefetch;
@@ -25,6 +26,7 @@ mod scheduled;
 mod sequences;
 
 use ops::Next;
+pub(crate) use pager::Pager;
 use pick::CHANCES;
 use prefetch::burst_frames;
 pub(crate) use prefetch::{Prediction, Prefetch, Scores};
@@ -34,10 +36,12 @@ pub(crate) use scheduled::ScheduledPrefetches;
 
 use crate::host::HostTier;
 use crate::layer::stands_on;
+use crate::sessions::PerSession;
 
 /// Paging over the cache, for one call.
 pub(crate) struct Paging<'a> {
     pub(crate) below: &'a mut HostTier,
+    pub(crate) pagers: &'a mut PerSession<Pager>,
     /// State learned from attention. Allocated with the first `approx` sequence.
     pub(crate) prefetch: &'a mut Option<Box<Prefetch>>,
 }

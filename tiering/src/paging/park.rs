@@ -44,7 +44,7 @@ impl Paging<'_> {
 
     /// Return the index of the first unsealed block; unsealed blocks are the last ones.
     fn first_unsealed(&self, s: u16, seq: SeqId) -> u32 {
-        let mut index = self.sessions[s].seqs[seq as usize].blocks;
+        let mut index = self.lists[s].seqs[seq as usize].blocks;
         while index > 0 && self.blocks[self.seq_block(s, seq, index - 1)].state == BlockState::Unsealed {
             index -= 1;
         }
@@ -53,7 +53,7 @@ impl Paging<'_> {
 
     /// Allow the unsealed blocks to leave tier 0, or require them to stay there again.
     fn set_parked(&mut self, s: u16, seq: SeqId, parked: bool) {
-        let blocks = self.sessions[s].seqs[seq as usize].blocks;
+        let blocks = self.lists[s].seqs[seq as usize].blocks;
         for index in self.first_unsealed(s, seq)..blocks {
             let b = self.seq_block(s, seq, index);
             if self.blocks[b].parked == parked {
@@ -136,7 +136,7 @@ impl Paging<'_> {
     /// Complete a park: all unsealed pages are in host, so free their frames.
     fn left(&mut self, s: u16, op: u32) {
         let seq = self.sessions[s].ops[op].seq;
-        let blocks = self.sessions[s].seqs[seq as usize].blocks;
+        let blocks = self.lists[s].seqs[seq as usize].blocks;
         for index in self.first_unsealed(s, seq)..blocks {
             for page in self.pages_of(self.seq_block(s, seq, index)) {
                 let Some(f) = self.present(page, s) else { continue };
@@ -168,7 +168,7 @@ impl Paging<'_> {
     pub(crate) fn admit_resume(&mut self, s: u16, op: u32) -> Admit {
         let seq = self.sessions[s].ops[op].seq;
         let first = self.first_unsealed(s, seq);
-        let blocks = self.sessions[s].seqs[seq as usize].blocks;
+        let blocks = self.lists[s].seqs[seq as usize].blocks;
         match self.admit(s, 0, u64::from(blocks - first)) {
             Admit::Yes => {}
             other => return other,
@@ -182,7 +182,7 @@ impl Paging<'_> {
     /// Load the next page of a resumed tail.
     pub(crate) fn resume_next(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> Next {
         let rec = self.sessions[s].ops[op];
-        if rec.at >= self.sessions[s].seqs[rec.seq as usize].blocks {
+        if rec.at >= self.lists[s].seqs[rec.seq as usize].blocks {
             return if self.tail_is_read(s, rec.seq) { Next::Stalled } else { Next::AllSent };
         }
         let page = self.geo.page(self.seq_block(s, rec.seq, rec.at), rec.at_plane);
@@ -224,7 +224,7 @@ impl Paging<'_> {
     /// Return whether a copy of the tail from host, requested before the park, is still in progress. Its host copies cannot be
     /// dropped until then.
     fn tail_is_read(&self, s: u16, seq: SeqId) -> bool {
-        let blocks = self.sessions[s].seqs[seq as usize].blocks;
+        let blocks = self.lists[s].seqs[seq as usize].blocks;
         let mut tail = self.first_unsealed(s, seq)..blocks;
         tail.any(|index| self.pages_of(self.seq_block(s, seq, index)).any(|p| self.pages[p as usize].loads > 0))
     }
@@ -235,7 +235,7 @@ impl Paging<'_> {
         if self.tail_is_read(s, seq) {
             return self.sessions[s].ops.enter(op, Phase::Frames);
         }
-        let blocks = self.sessions[s].seqs[seq as usize].blocks;
+        let blocks = self.lists[s].seqs[seq as usize].blocks;
         for index in self.first_unsealed(s, seq)..blocks {
             for page in self.pages_of(self.seq_block(s, seq, index)) {
                 if !mutants::on(Mutant::StaleHostCopy) {

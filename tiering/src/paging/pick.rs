@@ -20,15 +20,14 @@ impl Paging<'_> {
             .or_else(|| self.pick_streaming(s, class))
             .or_else(|| self.pick_refused(s, class));
         if pick.is_none() {
-            self.sessions[s].classes[usize::from(class)].shortage += 1;
+            self.tier0[s].classes[usize::from(class)].shortage += 1;
         }
         pick
     }
 
     /// Pick a frame that was refused at the last attempt because its page was pinned: the pin may have been released since.
     fn pick_refused(&mut self, s: u16, class: u8) -> Option<Pick> {
-        let session = &self.sessions[s];
-        let (f, at) = (session.classes[usize::from(class)].refused.head, session.ask_again_at);
+        let (f, at) = (self.tier0[s].classes[usize::from(class)].refused.head, self.pagers[s].ask_again_at);
         if f == NONE {
             return None;
         }
@@ -40,7 +39,7 @@ impl Paging<'_> {
     }
 
     pub(crate) fn pick_free(&self, s: u16, class: u8) -> Option<Pick> {
-        let f = self.sessions[s].classes[usize::from(class)].free.head;
+        let f = self.tier0[s].classes[usize::from(class)].free.head;
         (f != NONE).then_some(Pick { frame: f, after: None, stream_lane: NO_LANE })
     }
 
@@ -48,14 +47,13 @@ impl Paging<'_> {
     /// sequences in use get a second chance.
     pub(crate) fn pick_clean(&mut self, s: u16, class: u8, older: Option<u32>) -> Option<Pick> {
         for _ in 0..CHANCES {
-            let session = &self.sessions[s];
-            let f = session.classes[usize::from(class)].clean.head;
+            let f = self.tier0[s].classes[usize::from(class)].clean.head;
             if f == NONE {
                 return None;
             }
-            let frame = &session.frames[f as usize];
+            let frame = &self.tier0[s].frames[f as usize];
             let block = &self.blocks[self.geo.block_of(frame.page)];
-            let seq = session.seqs.get(block.seq as usize).filter(|q| block.home == s && q.live && !q.sequential);
+            let seq = self.lists[s].seqs.get(block.seq as usize).filter(|q| block.home == s && q.live && !q.sequential);
             let stamp = match seq {
                 // A page that was marked to be evicted first stays so.
                 Some(q) if frame.stamp > 0 && !q.parked && q.priority >= NEUTRAL_PRIORITY => frame.stamp.max(q.stamp),
@@ -63,9 +61,10 @@ impl Paging<'_> {
             };
             let ending = self.cfg.policy.retention.ending_tokens;
             let dear = !frame.spared && seq.is_some_and(|q| q.priority > NEUTRAL_PRIORITY || q.is_ending(ending));
-            let is_fault_frame = session.lanes.iter().any(|l| l.fault_frame == f);
-            if stamp != frame.stamp || dear || is_fault_frame && session.classes[usize::from(class)].clean.len > 1 {
-                let session = &mut self.sessions[s];
+            let is_fault_frame = self.tier0[s].lanes.iter().any(|l| l.fault_frame == f);
+            if stamp != frame.stamp || dear || is_fault_frame && self.tier0[s].classes[usize::from(class)].clean.len > 1
+            {
+                let session = &mut self.tier0[s];
                 session.frames[f as usize].stamp = stamp;
                 session.frames[f as usize].spared |= dear;
                 session.classes[usize::from(class)].clean.move_back(&mut session.frames, f);
@@ -79,13 +78,13 @@ impl Paging<'_> {
         if older.is_some() {
             return None;
         }
-        let f = self.sessions[s].classes[usize::from(class)].clean.head;
+        let f = self.tier0[s].classes[usize::from(class)].clean.head;
         Some(Pick { frame: f, after: self.use_of(s, f, (NO_LANE, 0)), stream_lane: NO_LANE })
     }
 
     /// Pick a frame out of a lane's stream list: the oldest without a job in flight.
     pub(crate) fn pick_streaming(&self, s: u16, class: u8) -> Option<Pick> {
-        let session = &self.sessions[s];
+        let session = &self.tier0[s];
         session.lanes.iter().find_map(|lane| {
             let f = lane.stream_lists[usize::from(class)].iter(&session.frames).find(|&f| self.idle(s, f))?;
             Some(Pick { frame: f, after: self.use_of(s, f, (NO_LANE, 0)), stream_lane: NO_LANE })

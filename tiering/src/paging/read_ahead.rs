@@ -12,13 +12,12 @@ use crate::api::{IoClass, NONE};
 use crate::counters::Reason;
 use crate::host::{Fetch, Take, Want};
 use crate::paging::{Paging, WALK_MAX};
-use crate::sessions::Sessions;
 
 impl Paging<'_> {
     /// Continue a lane's read-ahead. Return false if it stopped only because it had checked the maximum number of pages.
     pub(crate) fn walk_read_ahead(&mut self, s: u16, lane: u16, buf: &mut ActionBuf) -> bool {
         let on_disk = self.disk.used() > 0;
-        let l = &mut self.sessions[s].lanes[usize::from(lane)];
+        let l = &mut self.tier0[s].lanes[usize::from(lane)];
         if !on_disk || !l.cursor.running {
             return true;
         }
@@ -30,7 +29,7 @@ impl Paging<'_> {
             if !self.read_ahead_page(s, lane, page, buf) {
                 return true;
             }
-            self.sessions[s].lanes[usize::from(lane)].read_ahead.index += 1;
+            self.tier0[s].lanes[usize::from(lane)].read_ahead.index += 1;
         }
         false
     }
@@ -45,7 +44,7 @@ impl Paging<'_> {
         if p.host != NONE || !p.on_disk() || p.reading() || self.find_copy(page, s).is_some() {
             return true;
         }
-        let l = &self.sessions[s].lanes[usize::from(lane)];
+        let l = &self.tier0[s].lanes[usize::from(lane)];
         let reason = if l.is_active(l.read_ahead.step) { Reason::Step } else { Reason::Prefetch };
         let want = Want { class: IoClass::Prefetch, reason, take: Take::Stream, planes: (0, 0) };
         self.read_in(page, want, buf) == Fetch::UnderWay
@@ -55,9 +54,7 @@ impl Paging<'_> {
     fn next_read_ahead_page(&mut self, s: u16, lane: u16) -> Option<u32> {
         let planes = self.geo.planes.len() as u16;
         loop {
-            let Sessions { sessions, geo, .. } = self.parts();
-            let session = &mut sessions[s];
-            let l = &mut session.lanes[usize::from(lane)];
+            let l = &mut self.tier0[s].lanes[usize::from(lane)];
             let Some(&q) = l.batch.seqs.get(l.read_ahead.pos as usize) else {
                 let last = l.read_ahead.plane + 1 == planes || l.batch.seqs.is_empty();
                 let changes = l.has_next && l.next.seqs != l.batch.seqs;
@@ -69,19 +66,17 @@ impl Paging<'_> {
                 (l.read_ahead.step, l.read_ahead.plane, l.read_ahead.pos, l.read_ahead.index) = (step, plane, 0, NONE);
                 continue;
             };
-            let seq = &session.seqs[q as usize];
-            let c = &mut l.read_ahead;
-            if c.index == NONE {
-                c.index = geo.first_needed(c.plane, seq.tokens).min(u64::from(NONE - 1)) as u32;
-            }
-            if !seq.live || seq.parked || c.index >= seq.blocks {
-                (c.pos, c.index) = (c.pos + 1, NONE);
+            let at = l.read_ahead;
+            let (seq, index) = self.first_of_walk(s, q, at);
+            let (c, plane) = (&mut self.tier0[s].lanes[usize::from(lane)].read_ahead, at.plane);
+            if !seq.live || seq.parked || index >= seq.blocks {
+                (c.pos, c.index) = (at.pos + 1, NONE);
                 continue;
             }
-            let (index, plane, seq) = (c.index, c.plane, *seq);
+            c.index = index;
             let from = self.walk_from(s, &seq, plane, index);
             if from != index {
-                self.sessions[s].lanes[usize::from(lane)].read_ahead.index = from;
+                self.tier0[s].lanes[usize::from(lane)].read_ahead.index = from;
                 continue;
             }
             return Some(self.geo.page(self.seq_block(s, q, index), plane));

@@ -28,14 +28,15 @@ const MOVE_AGAIN_US: u64 = 200;
 impl Paging<'_> {
     pub(crate) fn resize(&mut self, who: Who, class: u8, frames: u32, due: u64) {
         let s = who.session;
-        let session = &self.sessions[s];
-        let Some(c) = session.classes.get(usize::from(class)) else { return self.complete(who, Status::Range, 0) };
+        let Some(c) = self.tier0[s].classes.get(usize::from(class)) else {
+            return self.complete(who, Status::Range, 0);
+        };
         if frames > c.max || frames < self.geo.classes[usize::from(class)].planes.max(2) {
             let count = c.count;
             return self.complete(who, Status::Range, u64::from(count));
         }
         let resizes = |o: &Op| o.phase != Phase::Free && o.work == Work::Resize && o.plane == u16::from(class);
-        if session.ops.recs.iter().any(resizes) {
+        if self.sessions[s].ops.recs.iter().any(resizes) {
             let count = c.count;
             return self.complete(who, Status::State, u64::from(count));
         }
@@ -53,7 +54,7 @@ impl Paging<'_> {
     /// Decide whether the current pages still fit if a class has the number of frames that a resize asks for.
     pub(crate) fn admit_resize(&mut self, s: u16, op: u32) -> Admit {
         let rec = self.sessions[s].ops[op];
-        let c = &self.sessions[s].classes[usize::from(rec.plane)];
+        let c = &self.tier0[s].classes[usize::from(rec.plane)];
         let room = c.room_of(rec.count);
         if c.held() > room {
             // Only the engine can change that.
@@ -76,14 +77,14 @@ impl Paging<'_> {
     pub(crate) fn undo_resize(&mut self, s: u16, op: u32) {
         let rec = self.sessions[s].ops[op];
         self.counters.tier0_shrinks_failed += 1;
-        self.sessions[s].moves_left |= rec.pending > 0;
+        self.pagers[s].moves_left |= rec.pending > 0;
         if rec.started {
             self.set_frames(s, rec.plane as u8, rec.first);
         }
     }
 
     fn set_frames(&mut self, s: u16, class: u8, frames: u32) {
-        let c = &mut self.sessions[s].classes[usize::from(class)];
+        let c = &mut self.tier0[s].classes[usize::from(class)];
         let committed = c.committed_in_host();
         let (base, before) = (c.base, c.count);
         c.scan = c.scan_of(frames);
@@ -99,7 +100,7 @@ impl Paging<'_> {
                 }
                 (true, FrameState::Free) => {}
                 (true, _) => {
-                    self.sessions[s].classes[usize::from(class)].beyond += 1;
+                    self.tier0[s].classes[usize::from(class)].beyond += 1;
                     self.settle(s, f);
                 }
                 (false, FrameState::Away) => {
@@ -107,7 +108,7 @@ impl Paging<'_> {
                     self.enlist(s, f, On::Free, NO_LANE);
                 }
                 (false, _) => {
-                    self.sessions[s].classes[usize::from(class)].beyond -= 1;
+                    self.tier0[s].classes[usize::from(class)].beyond -= 1;
                     self.settle(s, f);
                 }
             }
@@ -123,7 +124,7 @@ impl Paging<'_> {
             let rec = self.sessions[s].ops[op];
             self.evict_outgoing(s, rec.plane as u8);
             self.send_moves(s, op, rec.plane as u8, buf);
-            let c = &self.sessions[s].classes[usize::from(rec.plane)];
+            let c = &self.tier0[s].classes[usize::from(rec.plane)];
             if c.beyond == 0 || mutants::on(Mutant::ShrinkEndsEarly) {
                 self.counters.tier0_shrunk += 1;
                 self.finish_with(s, op, Status::Ok, u64::from(rec.count));
@@ -135,7 +136,7 @@ impl Paging<'_> {
 
     /// Cancel the Moves of an undone shrink that still wait for lanes to reach the end of their steps.
     fn call_off_moves(&mut self, s: u16, buf: &mut ActionBuf) {
-        if !self.sessions[s].moves_left {
+        if !self.pagers[s].moves_left {
             return;
         }
         for slot in 0..self.cfg.limits.jobs_max {
@@ -147,11 +148,11 @@ impl Paging<'_> {
                 self.call_off(s, slot, buf);
             }
         }
-        self.sessions[s].moves_left = false;
+        self.pagers[s].moves_left = false;
     }
 
     fn evict_outgoing(&mut self, s: u16, class: u8) {
-        let mut f = self.sessions[s].classes[usize::from(class)].outgoing.head;
+        let mut f = self.tier0[s].classes[usize::from(class)].outgoing.head;
         while f != NONE {
             let next = self.frame(s, f).links.next;
             self.evict_for_resize(s, f);
@@ -161,7 +162,7 @@ impl Paging<'_> {
 
     /// Evict a clean page, unless a lane was just given it for its fault and has yet to read it.
     fn evict_for_resize(&mut self, s: u16, f: u32) {
-        if self.sessions[s].lanes.iter().any(|l| l.fault_frame == f) {
+        if self.tier0[s].lanes.iter().any(|l| l.fault_frame == f) {
             return;
         }
         let old = *self.frame(s, f);
@@ -173,16 +174,16 @@ impl Paging<'_> {
     /// Move pages that must stay in tier 0 to frames that stay.
     fn send_moves(&mut self, s: u16, op: u32, class: u8, buf: &mut ActionBuf) {
         let c = usize::from(class);
-        if self.sessions[s].classes[c].moving.is_empty() {
+        if self.tier0[s].classes[c].moving.is_empty() {
             return;
         }
-        let again_at = self.sessions[s].move_again_at;
+        let again_at = self.pagers[s].move_again_at;
         if self.now < again_at {
             return self.set_timer(again_at);
         }
         let most = (self.cfg.limits.jobs_max / 4).max(1);
         while self.sessions[s].ops[op].pending < most && self.can_send(s, buf) {
-            let f = self.sessions[s].classes[c].moving.head;
+            let f = self.tier0[s].classes[c].moving.head;
             let Some(pick) = self.pick_free(s, class).filter(|_| f != NONE) else { break };
             self.move_page(s, f, pick, op, buf);
         }
@@ -191,15 +192,14 @@ impl Paging<'_> {
 
     /// Evict as many of the pages in remaining frames as there are pages that wait for such a frame.
     fn make_room_for_moves(&mut self, s: u16, class: u8) {
-        let session = &self.sessions[s];
-        let c = &session.classes[usize::from(class)];
-        let under_way = session.jobs.recs.iter().filter(|j| j.live && j.task == Task::Evict).count();
-        let coming = c.free.len as usize + session.evicts.len as usize + under_way;
+        let c = &self.tier0[s].classes[usize::from(class)];
+        let under_way = self.sessions[s].jobs.recs.iter().filter(|j| j.live && j.task == Task::Evict).count();
+        let coming = c.free.len as usize + self.tier0[s].evicts.len as usize + under_way;
         for _ in coming..c.moving.len as usize {
             let pick = self.pick_clean(s, class, None).or_else(|| self.pick_streaming(s, class));
             match pick {
                 Some(pick) => self.evict_for_resize(s, pick.frame),
-                None => return self.sessions[s].classes[usize::from(class)].shortage += 1,
+                None => return self.tier0[s].classes[usize::from(class)].shortage += 1,
             }
         }
     }
@@ -232,7 +232,7 @@ impl Paging<'_> {
             }
             self.undo_move(s, slot, job);
             let at = self.now.saturating_add(MOVE_AGAIN_US);
-            self.sessions[s].move_again_at = at;
+            self.pagers[s].move_again_at = at;
             self.set_timer(at);
         } else {
             self.sessions[s].jobs.release(slot);

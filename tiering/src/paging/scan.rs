@@ -14,11 +14,11 @@
 
 use crate::actions::{ActionBuf, LIST_MAX};
 use crate::api::{IoClass, NONE, SeqId, Status};
-use crate::blocks::{FrameState, NewJob, Pick};
+use crate::blocks::{Cursor, FrameState, NewJob, Pick, Seq};
 use crate::counters::Reason;
 use crate::host::{Take, Want};
 use crate::paging::Paging;
-use crate::sessions::{Cursor, Sessions, Task, Who};
+use crate::sessions::{Task, Who};
 
 /// Maximum number of pages that one call checks before it returns to the daemon.
 pub(crate) const WALK_MAX: u32 = 4096;
@@ -40,9 +40,9 @@ impl Paging<'_> {
     /// Announce a step.
     pub(crate) fn step(&mut self, who: Who, lane: u16, step: u64, seqs: &[SeqId]) -> Status {
         let s = who.session;
-        let session = &self.sessions[s];
+        let session = &self.tier0[s];
         let Some(l) = session.lanes.get(usize::from(lane)) else { return Status::Range };
-        if !session.has_tier0() {
+        if !session.exists() {
             return Status::State;
         }
         if step >= STEP_MAX {
@@ -65,13 +65,12 @@ impl Paging<'_> {
     fn announce(&mut self, s: u16, lane: u16, step: u64, seqs: &[SeqId]) {
         self.clock = self.clock.wrapping_add(1);
         let host_clock = self.clock;
-        let session = &mut self.sessions[s];
-        session.clock += 1;
-        let clock = session.clock;
+        self.tier0[s].clock += 1;
+        let clock = self.tier0[s].clock;
         for &q in seqs {
-            session.seqs[q as usize].stamp = clock;
+            self.lists[s].seqs[q as usize].stamp = clock;
         }
-        let l = &mut session.lanes[usize::from(lane)];
+        let l = &mut self.tier0[s].lanes[usize::from(lane)];
         l.active[usize::from(l.active_len)] = step;
         l.active_len += 1;
         l.epochs = if l.live { [clock, l.epochs[0], l.epochs[1]] } else { [clock; 3] };
@@ -95,7 +94,7 @@ impl Paging<'_> {
             l.has_next = false;
             l.restart();
         }
-        self.sessions[s].lanes[usize::from(lane)].plan_overtaken = false;
+        self.tier0[s].lanes[usize::from(lane)].plan_overtaken = false;
         self.share_frames(s);
         if !same {
             self.mark_needed(s, seqs);
@@ -107,7 +106,7 @@ impl Paging<'_> {
     fn mark_needed(&mut self, s: u16, seqs: &[SeqId]) {
         for plane in 0..self.geo.planes.len() as u16 {
             for &q in seqs {
-                let seq = self.sessions[s].seqs[q as usize];
+                let seq = self.lists[s].seqs[q as usize];
                 let (sinks, from) = self.walked(s, &seq, plane);
                 for index in
                     (self.geo.first_needed(plane, seq.tokens) as u32..seq.blocks).filter(|i| *i < sinks || *i >= from)
@@ -123,7 +122,7 @@ impl Paging<'_> {
 
     /// Release the frames of a lane that has not stepped while others did.
     fn retire_idle_lanes(&mut self, s: u16) {
-        let session = &mut self.sessions[s];
+        let session = &mut self.tier0[s];
         for lane in 0..session.lanes.len() {
             let l = &session.lanes[lane];
             let idle = l.live && l.active_len == 0 && session.clock.wrapping_sub(l.epochs[0]) > IDLE_STEPS;
@@ -136,12 +135,12 @@ impl Paging<'_> {
 
     /// End the lane's plan; the frames of its stream list become ordinary clean ones.
     fn dissolve(&mut self, s: u16, lane: u16) {
-        let l = &mut self.sessions[s].lanes[usize::from(lane)];
+        let l = &mut self.tier0[s].lanes[usize::from(lane)];
         l.live = false;
         l.has_next = false;
         l.cursor.running = false;
         for class in 0..self.geo.classes.len() {
-            let mut f = self.sessions[s].lanes[usize::from(lane)].stream_lists[class].head;
+            let mut f = self.tier0[s].lanes[usize::from(lane)].stream_lists[class].head;
             while f != NONE {
                 let next = self.frame(s, f).links.next;
                 self.unlist(s, f);
@@ -154,7 +153,7 @@ impl Paging<'_> {
     /// End a step.
     pub(crate) fn step_end(&mut self, who: Who, lane: u16, step: u64) -> Status {
         let s = who.session;
-        let Some(l) = self.sessions[s].lanes.get_mut(usize::from(lane)) else { return Status::Range };
+        let Some(l) = self.tier0[s].lanes.get_mut(usize::from(lane)) else { return Status::Range };
         match l.active[..usize::from(l.active_len)] {
             [first, second] if first == step => l.active = [second, 0],
             [_, second] if second == step => {}
@@ -174,8 +173,8 @@ impl Paging<'_> {
     /// Continue every lane's walk. Return false if one stopped only because it had checked the maximum number of pages.
     pub(crate) fn issue_lanes(&mut self, s: u16, buf: &mut ActionBuf) -> bool {
         let mut all = true;
-        for lane in 0..self.sessions[s].lanes.len() as u16 {
-            if self.sessions[s].lanes[usize::from(lane)].cursor.running {
+        for lane in 0..self.tier0[s].lanes.len() as u16 {
+            if self.tier0[s].lanes[usize::from(lane)].cursor.running {
                 all &= self.walk(s, lane, buf);
                 all &= self.walk_read_ahead(s, lane, buf);
             }
@@ -187,7 +186,7 @@ impl Paging<'_> {
         for _ in 0..WALK_MAX {
             let Some((page, pos)) = self.cursor_page(s, lane) else { return true };
             match self.visit(s, lane, page, pos, buf) {
-                Visit::Done => self.sessions[s].lanes[usize::from(lane)].cursor.index += 1,
+                Visit::Done => self.tier0[s].lanes[usize::from(lane)].cursor.index += 1,
                 Visit::Stalled => return true,
             }
         }
@@ -198,9 +197,7 @@ impl Paging<'_> {
     fn cursor_page(&mut self, s: u16, lane: u16) -> Option<(u32, u64)> {
         let planes = self.geo.planes.len() as u16;
         loop {
-            let Sessions { sessions, geo, .. } = self.parts();
-            let session = &mut sessions[s];
-            let l = &mut session.lanes[usize::from(lane)];
+            let l = &mut self.tier0[s].lanes[usize::from(lane)];
             if !l.cursor.running {
                 return None;
             }
@@ -212,28 +209,34 @@ impl Paging<'_> {
                 }
                 continue;
             };
-            let seq = &session.seqs[q as usize];
-            if c.index == NONE {
-                c.index = geo.first_needed(c.plane, seq.tokens).min(u64::from(NONE - 1)) as u32;
-            }
-            if !seq.live || seq.parked || c.index >= seq.blocks {
-                (c.pos, c.index) = (c.pos + 1, NONE);
+            let at = *c;
+            let (seq, index) = self.first_of_walk(s, q, at);
+            let c = &mut self.tier0[s].lanes[usize::from(lane)].cursor;
+            if !seq.live || seq.parked || index >= seq.blocks {
+                (c.pos, c.index) = (at.pos + 1, NONE);
                 continue;
             }
-            let (at, seq) = (*c, *seq);
-            let from = self.walk_from(s, &seq, at.plane, at.index);
-            if from != at.index {
-                self.sessions[s].lanes[usize::from(lane)].cursor.index = from;
+            c.index = index;
+            let from = self.walk_from(s, &seq, at.plane, index);
+            if from != index {
+                self.tier0[s].lanes[usize::from(lane)].cursor.index = from;
                 continue;
             }
-            let page = self.geo.page(self.seq_block(s, q, at.index), at.plane);
+            let page = self.geo.page(self.seq_block(s, q, index), at.plane);
             return Some((page, at.step * u64::from(planes) + u64::from(at.plane)));
         }
     }
 
+    /// Return the sequence at a cursor, and the block index: that of the cursor, or the first that the plane needs.
+    pub(crate) fn first_of_walk(&self, s: u16, q: SeqId, at: Cursor) -> (Seq, u32) {
+        let seq = self.lists[s].seqs[q as usize];
+        let first = || self.geo.first_needed(at.plane, seq.tokens).min(u64::from(NONE - 1)) as u32;
+        (seq, if at.index == NONE { first() } else { at.index })
+    }
+
     /// Advance after a whole step to the step announced after it, or to the one expected after it.
     fn next_batch(&mut self, s: u16, lane: u16) {
-        let l = &mut self.sessions[s].lanes[usize::from(lane)];
+        let l = &mut self.tier0[s].lanes[usize::from(lane)];
         if l.has_next {
             std::mem::swap(&mut l.batch, &mut l.next);
             l.has_next = false;
@@ -247,7 +250,7 @@ impl Paging<'_> {
 
     fn visit(&mut self, s: u16, lane: u16, page: u32, pos: u64, buf: &mut ActionBuf) -> Visit {
         let expected = {
-            let l = &self.sessions[s].lanes[usize::from(lane)];
+            let l = &self.tier0[s].lanes[usize::from(lane)];
             l.cursor.step > l.batch.step
         };
         let here = self.find_copy(page, s).filter(|&f| !(expected && self.bring_home(s, f)));
@@ -303,7 +306,7 @@ impl Paging<'_> {
         if let Some(pick) = self.pick_clean(s, class, Some(limit)).or_else(|| self.pick_mapped(s, page)) {
             return Some(pick);
         }
-        let session = &self.sessions[s];
+        let session = &self.tier0[s];
         let c = usize::from(class);
         let live = session.lanes.iter().filter(|l| l.live).count().max(1) as u32;
         let l = &session.lanes[usize::from(lane)];
@@ -332,7 +335,7 @@ impl Paging<'_> {
     /// Request write-back if the scan has no frames to stream through.
     fn register_shortage_if_empty(&mut self, s: u16, class: u8, stream_len: u32) {
         if stream_len == 0 {
-            self.sessions[s].classes[usize::from(class)].shortage += 1;
+            self.tier0[s].classes[usize::from(class)].shortage += 1;
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::paging::Paging;
 
 impl Paging<'_> {
     pub(crate) fn seq_create(&mut self, s: u16, seq: SeqId) -> Status {
-        match self.sessions[s].seqs.get_mut(seq as usize) {
+        match self.lists[s].seqs.get_mut(seq as usize) {
             None => Status::Range,
             Some(q) if q.live || q.busy != 0 => Status::State,
             Some(q) => {

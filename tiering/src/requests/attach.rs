@@ -1,9 +1,11 @@
 //! Attach, loss and exit of sessions.
 
 use crate::api::{Action, Cause, NONE, SessionId};
+use crate::block_api::Copier;
 use crate::error::Error;
+use crate::paging::Pager;
 use crate::requests::Requests;
-use crate::sessions::{LATE_US, Life, Phase, Session};
+use crate::sessions::{LATE_US, Life, Phase};
 
 impl Requests {
     pub(crate) fn attach(&mut self, s: SessionId, shard: u16, lanes: u16, frames: &[u32]) -> Result<(), Error> {
@@ -30,14 +32,17 @@ impl Requests {
         if frames.iter().map(|&n| u64::from(n)).sum::<u64>() >= u64::from(NONE) {
             return refuse("frames exceed the range of frame ids");
         }
-        self.begin_session(s, shard, lanes, frames);
+        let limits = self.cfg.limits;
+        self.pagers[s] = Pager::new(limits.requests_max);
+        self.copiers[s] = Copier::default();
+        self.below.attach(s, shard, lanes, frames);
         Ok(())
     }
 
     /// End a session after its lease ended. All its state is released, except published pages in host. Host frames that its jobs in
     /// flight may still write are quarantined until its process exits.
     pub(crate) fn session_lost(&mut self, s: SessionId) -> Result<(), Error> {
-        if !self.sessions.get(s).is_some_and(|x| x.life == Life::Live) {
+        if !self.is_live(s) {
             return Err(Error::NoSession { session: s });
         }
         self.counters.sessions_lost += 1;
@@ -51,21 +56,15 @@ impl Requests {
         self.actions_out.retain(
             |a| !matches!(a, Action::Complete { session, .. } | Action::EndSession { session, .. } if *session == s),
         );
-        let lost_us = self.now;
-        let session = &mut self.sessions[s];
-        let (quarantine, woken) = (session.quarantine, session.woken);
-        let reading = std::mem::take(&mut session.reading);
-        let late_frames = std::mem::take(&mut session.late_frames);
-        let harmless = quarantine.is_empty() && reading.is_empty() && late_frames.is_empty();
-        *session = Session { life: Life::Lost, quarantine, reading, late_frames, lost_us, woken, ..Session::default() };
-        self.counters.quarantined_total += u64::from(quarantine.len);
+        self.counters.quarantined_total += u64::from(self.lost[s].quarantine.len);
+        self.detach(s, Life::Lost);
         self.end_feed(s);
         self.wake_all();
-        if harmless {
-            // The process cannot write or read any host frame any more.
+        if self.lost[s].is_harmless() {
             self.session_gone(s);
         } else {
-            self.set_timer(lost_us.saturating_add(LATE_US));
+            let at = self.now.saturating_add(LATE_US);
+            self.set_timer(at);
         }
         Ok(())
     }
@@ -86,28 +85,24 @@ impl Requests {
     }
 
     fn session_gone(&mut self, s: SessionId) {
-        let mut list = self.sessions[s].quarantine;
-        while self.host.unquarantine(&mut list) {}
-        for at in std::mem::take(&mut self.sessions[s].late_frames) {
-            self.end_late(at);
-        }
-        for page in std::mem::take(&mut self.sessions[s].reading) {
-            self.pages[page as usize].loads -= 1;
-            self.settle_host(page);
-            let b = self.geo.block_of(page);
-            self.remove_in_flight(b);
-        }
-        let woken = self.sessions[s].woken;
-        self.sessions[s] = Session { woken, ..Session::default() };
+        self.release_lost(s);
+        self.detach(s, Life::Empty);
         self.actions_out.push_back(Action::SessionGone { session: s });
         self.wake_all();
         self.wake_admission();
     }
 
+    /// End a session in all layers.
+    fn detach(&mut self, s: SessionId, life: Life) {
+        self.pagers[s] = Pager::default();
+        self.copiers[s] = Copier::default();
+        self.below.detach(s, life);
+    }
+
     fn abandon_ops(&mut self, s: u16) {
         for op in 0..self.sessions[s].ops.recs.len() as u32 {
             if self.sessions[s].ops[op].phase != Phase::Free {
-                self.note_unstored(s, op, Cause::StoreFailed);
+                self.block_api().note_unstored(s, op, Cause::StoreFailed);
                 self.undo_op(s, op);
                 self.retire_op(s, op);
             }
@@ -115,8 +110,8 @@ impl Requests {
     }
 
     fn abandon_seqs(&mut self, s: u16) {
-        for seq in 0..self.sessions[s].seqs.len() as u32 {
-            if self.sessions[s].seqs[seq as usize].live {
+        for seq in 0..self.lists[s].seqs.len() as u32 {
+            if self.lists[s].seqs[seq as usize].live {
                 self.drop_tail(s, seq, 0);
             }
         }

@@ -21,7 +21,7 @@ impl Requests {
             Task::Gather | Task::Scatter => self.block_api().page_copied(s, slot, job, status),
             Task::Evict if status == Status::Ok => {
                 self.sessions[s].jobs.release(slot);
-                self.sessions[s].evict_wait_us = 0;
+                self.pagers[s].evict_wait_us = 0;
                 self.count_mapped_invalidating(s, job.frame, false);
                 self.count_mapped(s, job.frame, job.page, false);
                 self.free_frame(s, job.frame);

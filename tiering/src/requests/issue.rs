@@ -51,12 +51,11 @@ impl Requests {
         self.drain_due();
         self.readers_due();
         for s in 0..self.sessions.len() {
-            let session = &self.sessions[s];
             let due = [
-                (session.again_at != 0).then_some(session.again_at),
-                session.classes.iter().any(|c| !c.refused.is_empty()).then_some(session.ask_again_at),
-                (!session.evicts_later.is_empty()).then_some(session.evict_again_at),
-                session.classes.iter().any(|c| !c.moving.is_empty()).then_some(session.move_again_at),
+                (self.pagers[s].again_at != 0).then_some(self.pagers[s].again_at),
+                self.tier0[s].classes.iter().any(|c| !c.refused.is_empty()).then_some(self.pagers[s].ask_again_at),
+                (!self.tier0[s].evicts_later.is_empty()).then_some(self.pagers[s].evict_again_at),
+                self.tier0[s].classes.iter().any(|c| !c.moving.is_empty()).then_some(self.pagers[s].move_again_at),
             ];
             for at in due.into_iter().flatten() {
                 match at <= self.now {
@@ -101,7 +100,7 @@ impl Requests {
     fn issue_session(&mut self, s: u16, buf: &mut ActionBuf) -> bool {
         self.issue_ready(s, buf);
         self.issue_admission(s);
-        for class in &mut self.sessions[s].classes {
+        for class in &mut self.tier0[s].classes {
             class.shortage = 0;
         }
         self.paging().issue_drops(s, buf);

@@ -1,7 +1,7 @@
 //! Occupancy of a space, from counters that its tables maintain.
 
 use crate::requests::Requests;
-use crate::sessions::{Life, Session};
+use crate::sessions::Life;
 use serde::{Deserialize, Serialize};
 
 /// Occupancy of a space.
@@ -128,18 +128,18 @@ impl Requests {
     /// Return the occupancy of the space.
     pub(crate) fn occupancy(&self) -> Occupancy {
         let (host, tier0) = (self.host_fill(), self.tier0_fill());
-        let classes = self.attached().flat_map(|s| &s.classes);
+        let classes = self.tier0.iter().flat_map(|tier0| &tier0.classes);
         let tier0_frames = classes.map(|c| u64::from(c.count) + u64::from(c.beyond)).sum();
         let [_, used, index_only, awaiting_erasure, bad] = self.disk.counts();
         Occupancy {
             blocks: self.blocks.recs.len() as u32 - self.blocks.free.len,
             blocks_max: self.blocks.max,
-            blocks_guaranteed: self.attached().map(|s| s.guaranteed_blocks).sum(),
+            blocks_guaranteed: self.tier0.iter().map(|tier0| tier0.guaranteed_blocks).sum(),
             published: self.index.live_len(),
             pinned: self.index.pinned_len(),
             index_only: self.index.index_only_len(),
-            sessions: self.attached().count() as u32,
-            pins: self.attached().map(|s| s.pins.len() as u64).sum(),
+            sessions: self.sessions.iter().filter(|s| s.life == Life::Live).count() as u32,
+            pins: self.pagers.iter().map(|pager| pager.pins.len() as u64).sum(),
             host_frames: host.frames(),
             host_frames_used: host.clean.frames + host.dirty.frames + host.busy.frames,
             host_frames_quarantined: host.quarantined.frames,
@@ -157,17 +157,14 @@ impl Requests {
             tier0_frames,
             tier0_frames_used: tier0_frames - tier0.free.frames,
             tier0,
-            mapped_frames: self.attached().flat_map(|s| &s.classes).map(|c| u64::from(c.mapped_frames)).sum(),
+            mapped_frames: self.tier0.iter().flat_map(|tier0| &tier0.classes).map(|c| u64::from(c.mapped_frames)).sum(),
             mapped_frames_used: self
-                .attached()
-                .flat_map(|s| &s.classes)
+                .tier0
+                .iter()
+                .flat_map(|tier0| &tier0.classes)
                 .map(|c| u64::from(c.mapped_frames - c.mapped_free.len))
                 .sum(),
         }
-    }
-
-    fn attached(&self) -> impl Iterator<Item = &Session> {
-        self.sessions.iter().filter(|s| s.life == Life::Live)
     }
 
     fn host_fill(&self) -> Fill {
@@ -186,12 +183,12 @@ impl Requests {
 
     fn tier0_fill(&self) -> Fill {
         let mut fill = Fill::default();
-        for session in self.attached() {
-            for (class, geo) in session.classes.iter().zip(&self.geo.classes) {
+        for tier0 in self.tier0.iter() {
+            for (class, geo) in tier0.classes.iter().zip(&self.geo.classes) {
                 let (free, pinned) = (u64::from(class.free.len), class.pinned);
                 let clean = u64::from(class.clean.len) + u64::from(class.refused.len) + u64::from(class.outgoing.len);
                 // Some pinned pages are also in the list of pages to be stored.
-                let early = class.early.iter(&session.frames).filter(|&f| session.frames[f as usize].pins == 0);
+                let early = class.early.iter(&tier0.frames).filter(|&f| tier0.frames[f as usize].pins == 0);
                 let dirty = u64::from(class.dirty.len) + early.count() as u64;
                 let bytes = geo.page_bytes;
                 fill.free.add(free, bytes);

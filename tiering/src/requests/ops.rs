@@ -12,9 +12,9 @@ use crate::sessions::{Phase, Work};
 impl Requests {
     /// End expired leases, except those that a load uses.
     pub(crate) fn end_leases(&mut self, s: u16) {
-        let session = &self.sessions[s];
+        let session = &self.copiers[s];
         if session.leases == 0 {
-            self.sessions[s].lease_ends_at = u64::MAX;
+            self.copiers[s].lease_ends_at = u64::MAX;
             return;
         }
         if session.lease_ends_at > self.now {
@@ -22,8 +22,8 @@ impl Requests {
             return self.set_timer(at);
         }
         let mut next = u64::MAX;
-        for seq in 0..self.sessions[s].seqs.len() as u32 {
-            let q = self.sessions[s].seqs[seq as usize];
+        for seq in 0..self.lists[s].seqs.len() as u32 {
+            let q = self.lists[s].seqs[seq as usize];
             if !q.live || !q.is_lease() {
                 continue;
             }
@@ -35,7 +35,7 @@ impl Requests {
                 next = next.min(q.leased_until.max(self.now.saturating_add(LEASE_AGAIN_US)));
             }
         }
-        self.sessions[s].lease_ends_at = next;
+        self.copiers[s].lease_ends_at = next;
         if next != u64::MAX {
             self.set_timer(next);
         }
@@ -48,12 +48,11 @@ impl Requests {
         self.end_ops_of(s, seq);
         self.paging().release_all(s, seq);
         self.paging().forget_due(s, seq);
-        self.sessions[s].scheduled.forget(seq);
+        self.pagers[s].scheduled.forget(seq);
         self.paging().untrack(s, seq);
         self.drop_tail(s, seq, 0);
-        let session = &mut self.sessions[s];
-        session.leases -= u32::from(session.seqs[seq as usize].is_lease());
-        session.seqs[seq as usize] = Seq::default();
+        self.copiers[s].leases -= u32::from(self.lists[s].seqs[seq as usize].is_lease());
+        self.lists[s].seqs[seq as usize] = Seq::default();
         Status::Ok
     }
 

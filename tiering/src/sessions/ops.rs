@@ -5,7 +5,6 @@
 use crate::api::{NONE, Status};
 use crate::blocks::NO_LANE;
 use crate::lists::{Links, List, linked};
-use crate::sessions::Pin;
 use serde::{Deserialize, Serialize};
 
 /// Kind of a pending request.
@@ -81,6 +80,16 @@ pub(crate) enum Phase {
     Jobs,
     /// Ended; waits for room for its completion.
     Ready,
+}
+
+/// An acquired range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Pin {
+    pub seq: u32,
+    pub plane: u16,
+    pub planes: u16,
+    pub first: u32,
+    pub count: u32,
 }
 
 /// A pending request.

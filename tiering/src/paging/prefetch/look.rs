@@ -74,9 +74,8 @@ impl Paging<'_> {
     /// Collect the pages of a sequence's plane for a kind of scores. Query scores update only the pages that `p.top` names.
     /// Attention scores also evaluate those, whatever their shares.
     pub(crate) fn look(&mut self, s: u16, (seq, plane, step): (SeqId, u16, u64), kind: ScoreKind, p: &mut Prefetch) {
-        let session = &self.sessions[s];
-        let (q, dir) = (session.seqs[seq as usize], session.dir(seq));
-        let known = session.prediction.planes[q.track as usize * self.geo.planes.len() + usize::from(plane)];
+        let (q, dir) = (self.lists[s].seqs[seq as usize], self.lists[s].dir(seq));
+        let known = self.pagers[s].prediction.planes[q.track as usize * self.geo.planes.len() + usize::from(plane)];
         let words = q.blocks.div_ceil(CHUNK) as usize;
         p.marks.clear();
         p.marks.resize(words, 0);

@@ -56,7 +56,7 @@ impl Paging<'_> {
         if p.predictor.stable(plane) && !step.is_multiple_of(STABLE_STEPS) {
             return;
         }
-        let q = self.sessions[s].seqs[seq as usize];
+        let q = self.lists[s].seqs[seq as usize];
         p.scores.clear();
         p.scores.resize(p.at.len(), 0.0);
         let (often, turn) = p.at.split_at(p.often);
@@ -74,10 +74,10 @@ impl Paging<'_> {
             p.order.select_nth_unstable(candidates);
         }
         let cut = cut(&p.scores, reach, &mut p.order[..candidates]);
-        p.settle(plane, self.sessions[s].dir(seq), (cut.last, candidates));
+        p.settle(plane, self.lists[s].dir(seq), (cut.last, candidates));
         let class = usize::from(self.geo.class_of(plane));
         let planes = self.geo.planes.len();
-        let prediction = &mut self.sessions[s].prediction;
+        let prediction = &mut self.pagers[s].prediction;
         let known = &mut prediction.planes[q.track as usize * planes + usize::from(plane)];
         (known.ranked, known.last_share) = (true, exp(cut.last));
         let threshold = prediction.thresholds[class].value(known.level.seen(cut.last));
@@ -92,7 +92,7 @@ impl Paging<'_> {
     /// pages last, and resident pages get the margin as an advantage.
     fn weigh(&mut self, s: u16, q: &Seq, plane: u16, p: &mut Prefetch) {
         let (sinks, from) = self.always_kept(q, plane);
-        let margin = self.sessions[s].prediction.trust.margin;
+        let margin = self.pagers[s].prediction.trust.margin;
         p.shown_in.clear();
         p.shown_in.resize(p.at.len(), NONE);
         p.order.clear();
@@ -126,7 +126,7 @@ impl Paging<'_> {
         Worth { reach, last, threshold }: Worth,
         p: &mut Prefetch,
     ) {
-        let prediction = &mut self.sessions[s].prediction;
+        let prediction = &mut self.pagers[s].prediction;
         prediction.queue.retain(|w| (w.seq, w.plane) != (seq, plane));
         prediction.reads.retain(|w| (w.seq, w.plane) != (seq, plane));
         prediction.coming.retain(|w| (w.seq, w.plane) != (seq, plane));
@@ -160,9 +160,8 @@ impl Paging<'_> {
     fn evict_first_for(&mut self, s: u16, plane: u16, granted: usize, threshold: f32, p: &mut Prefetch) {
         let class = self.geo.class_of(plane);
         let needed = granted.saturating_sub(self.frames_at_hand(s, class, granted));
-        let session = &mut self.sessions[s];
-        let clock = session.clock;
-        let free = session.classes[usize::from(class)].free.len as usize;
+        let clock = self.tier0[s].clock;
+        let free = self.tier0[s].classes[usize::from(class)].free.len as usize;
         let below = p.there.iter().filter(|t| t.1 < threshold).count();
         let low = below.max(needed);
         let by_score = |a: &(u32, f32), b: &(u32, f32)| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0));
@@ -172,7 +171,7 @@ impl Paging<'_> {
         let low = low.min(p.there.len());
         p.there[..low].sort_unstable_by(by_score);
         let beaten = p.there.iter().zip(&p.wanted[..needed]).take_while(|(there, comes)| there.1 < comes.1).count();
-        session.prediction.thresholds[usize::from(class)].traded(below, granted.saturating_sub(free));
+        self.pagers[s].prediction.thresholds[usize::from(class)].traded(below, granted.saturating_sub(free));
         let (go, stay) = p.there.split_at(below.max(beaten));
         for &(f, _) in go.iter().rev() {
             self.evict_first_or_cancel(s, f);
@@ -188,7 +187,7 @@ impl Paging<'_> {
 
     /// Return the number of frames that are free or hold released pages, at most about `enough` of the latter.
     fn frames_at_hand(&self, s: u16, class: u8, enough: usize) -> usize {
-        let session = &self.sessions[s];
+        let session = &self.tier0[s];
         let c = &session.classes[usize::from(class)];
         let gone = c.clean.iter(&session.frames).take(enough).take_while(|&f| session.frames[f as usize].stamp == 0);
         c.free.len as usize + gone.count()
@@ -207,15 +206,17 @@ impl Paging<'_> {
             }
             return;
         }
-        let session = &mut self.sessions[s];
-        if frame.state != FrameState::Incoming || frame.job == NONE || session.prediction.cancels.len() == QUEUE_MAX {
+        if frame.state != FrameState::Incoming
+            || frame.job == NONE
+            || self.pagers[s].prediction.cancels.len() == QUEUE_MAX
+        {
             return;
         }
-        let job = &session.jobs[frame.job];
+        let job = &self.sessions[s].jobs[frame.job];
         let unwanted = job.reason == Reason::Attention && !mutants::on(Mutant::CancelForgotten);
         if unwanted && job.in_flight && !job.canceling && job.op == NONE {
-            let id = session.jobs.id(frame.job);
-            session.prediction.cancels.push_back(id);
+            let id = self.sessions[s].jobs.id(frame.job);
+            self.pagers[s].prediction.cancels.push_back(id);
         }
     }
 
@@ -226,11 +227,10 @@ impl Paging<'_> {
         let class = self.geo.class_of(plane);
         let page_bytes = u64::from(self.geo.classes[usize::from(class)].page_bytes);
         let percent = u64::from(self.cfg.policy.attention.bandwidth_percent);
-        let count = self.sessions[s].classes[usize::from(class)].count;
+        let count = self.tier0[s].classes[usize::from(class)].count;
         let planes = self.geo.planes.len();
-        let session = &mut self.sessions[s];
-        let at = session.seqs[seq as usize].track as usize * planes + usize::from(plane);
-        let (prediction, link) = (&mut session.prediction, &session.link);
+        let at = self.lists[s].seqs[seq as usize].track as usize * planes + usize::from(plane);
+        let (prediction, link) = (&mut self.pagers[s].prediction, &self.below.tier0[s].link);
         let waits = prediction.queue.len() as u64 * page_bytes;
         let us = if told { prediction.plane_pace.us } else { prediction.step_pace.us * STEP_PARTS.0 / STEP_PARTS.1 };
         let allowed = match us > 0 && link.rate > 0.0 {
@@ -266,7 +266,7 @@ impl Paging<'_> {
         p.wanted.retain(|&(index, _)| {
             let page = self.geo.page(p.blocks[index as usize], plane);
             let state = self.pages[page as usize];
-            let prediction = &mut self.sessions[s].prediction;
+            let prediction = &mut self.pagers[s].prediction;
             let to = if state.reading() { &mut prediction.coming } else { &mut prediction.reads };
             if state.host == NONE && state.on_disk() && to.len() < QUEUE_MAX {
                 to.push_back(Promotion { seq, index, plane, step });
@@ -277,22 +277,20 @@ impl Paging<'_> {
 
     /// Record a predicted load that was sent.
     pub(crate) fn begin_trial(&mut self, s: u16, what: Promotion, page: u32, frame: u32) {
-        let session = &mut self.sessions[s];
         // Not by the list's capacity: a replayed core has another one.
-        if session.prediction.trials.len() < session.frames.len().min(TRIALS_MAX) {
-            session.prediction.trials.push(Trial { what, page, frame, late: false });
+        if self.pagers[s].prediction.trials.len() < self.tier0[s].frames.len().min(TRIALS_MAX) {
+            self.pagers[s].prediction.trials.push(Trial { what, page, frame, late: false });
         }
     }
 
     /// Judge the loads for a plane after a step has read it: useful, wasted or late. A load that was not useful for its own step
     /// gets one more.
     pub(crate) fn end_trials(&mut self, s: u16, (seq, plane, step): (SeqId, u16, u64), rest: f32, p: &Prefetch) {
-        let track = self.sessions[s].seqs[seq as usize].track as usize;
-        let least = self.sessions[s].prediction.planes[track * self.geo.planes.len() + usize::from(plane)]
-            .last_share;
+        let track = self.lists[s].seqs[seq as usize].track as usize;
+        let least = self.pagers[s].prediction.planes[track * self.geo.planes.len() + usize::from(plane)].last_share;
         let unnamed = rest / (p.blocks.len().saturating_sub(p.top.len()).max(1)) as f32;
         let mut at = 0;
-        while let Some(&trial) = self.sessions[s].prediction.trials.get(at) {
+        while let Some(&trial) = self.pagers[s].prediction.trials.get(at) {
             at += 1;
             if (trial.what.seq, trial.what.plane) != (seq, plane) || trial.what.step > step {
                 continue;
@@ -303,10 +301,10 @@ impl Paging<'_> {
             let share = p.predictor.named(trial.what.index).map_or(unnamed, exp);
             let bytes = u64::from(self.geo.classes[usize::from(self.geo.class_of(plane))].page_bytes);
             let outcome = if comes {
-                self.sessions[s].prediction.trials[at - 1].late = true;
+                self.pagers[s].prediction.trials[at - 1].late = true;
                 if !trial.late {
                     self.counters.attention_late += 1;
-                    self.sessions[s].prediction.trust.observe(Outcome::Late);
+                    self.pagers[s].prediction.trust.observe(Outcome::Late);
                 }
                 continue;
             } else if shows && share >= least {
@@ -319,7 +317,7 @@ impl Paging<'_> {
                 self.counters.attention_wasted_bytes += bytes;
                 Outcome::Wasted
             };
-            let prediction = &mut self.sessions[s].prediction;
+            let prediction = &mut self.pagers[s].prediction;
             prediction.trust.observe(outcome);
             at -= 1;
             prediction.trials.swap_remove(at);

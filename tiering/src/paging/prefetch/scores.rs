@@ -60,9 +60,9 @@ impl Paging<'_> {
 
     fn learn(&mut self, s: u16, scores: &Scores<'_>, p: &mut Prefetch) {
         let Scores { seq, plane, step, kind, .. } = *scores;
-        let q = self.sessions[s].seqs[seq as usize];
+        let q = self.lists[s].seqs[seq as usize];
         let at = q.track as usize * self.geo.planes.len() + usize::from(plane);
-        let prediction = &mut self.sessions[s].prediction;
+        let prediction = &mut self.pagers[s].prediction;
         let known = prediction.planes[at];
         if step < known.mass || kind == ScoreKind::Ahead && step < known.ahead {
             // That step has read the plane already, or the entry repeats an earlier one.
@@ -82,7 +82,7 @@ impl Paging<'_> {
         let rest = exp(ln_share(scores.rest));
         let (often, turn) = p.at.split_at(p.often);
         let pages = Pages { blocks: &p.blocks, often, turn };
-        let fresh = &mut self.sessions[s].prediction.planes[at].fresh;
+        let fresh = &mut self.pagers[s].prediction.planes[at].fresh;
         p.predictor.observe(plane, &pages, Seen { kind, step, rest, top: &p.top }, fresh);
         match kind {
             ScoreKind::Query => {}
@@ -91,7 +91,7 @@ impl Paging<'_> {
                 self.end_trials(s, (seq, plane, step), rest, p);
                 // A plane with look-aheads is ranked when they arrive, except for loads that could not arrive in time then.
                 let told = known.ahead > step;
-                if !told || self.sessions[s].prediction.short >= 1.0 {
+                if !told || self.pagers[s].prediction.short >= 1.0 {
                     self.rank_plane(s, seq, plane, step + 1, false, p);
                 }
             }
@@ -101,9 +101,8 @@ impl Paging<'_> {
     /// Measure the duration of planes and steps.
     fn pace(&mut self, s: u16, scores: &Scores<'_>) {
         let (now, (step, plane)) = (self.now, (scores.step, scores.plane));
-        let session = &mut self.sessions[s];
-        let prediction = &mut session.prediction;
-        let track = &mut prediction.seqs[session.seqs[scores.seq as usize].track as usize];
+        let prediction = &mut self.pagers[s].prediction;
+        let track = &mut prediction.seqs[self.below.lists[s].seqs[scores.seq as usize].track as usize];
         match scores.kind {
             ScoreKind::Query => {}
             ScoreKind::Ahead => {

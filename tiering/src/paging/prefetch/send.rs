@@ -15,22 +15,22 @@ const EVICT_FIRST: Option<u32> = Some(1);
 
 impl Paging<'_> {
     pub(crate) fn issue_prefetch(&mut self, s: u16, buf: &mut ActionBuf) {
-        let prediction = &self.sessions[s].prediction;
+        let prediction = &self.pagers[s].prediction;
         if !prediction.pressed {
             return;
         }
         self.send_cancels(s, buf);
         self.promote_read(s);
         while self.can_send(s, buf) {
-            let Some(what) = self.sessions[s].prediction.queue.pop_front() else { break };
+            let Some(what) = self.pagers[s].prediction.queue.pop_front() else { break };
             self.promote(s, what, buf);
         }
         while self.can_move(IoClass::Prefetch, buf) {
-            let Some(what) = self.sessions[s].prediction.reads.pop_front() else { break };
+            let Some(what) = self.pagers[s].prediction.reads.pop_front() else { break };
             let Some(page) = self.page_of(s, what).filter(|&page| self.only_on_disk(page)) else { continue };
             let want = Want { class: IoClass::Prefetch, reason: Reason::Attention, take: Take::Spare, planes: (0, 0) };
             let fetch = self.read_in(page, want, buf);
-            let prediction = &mut self.sessions[s].prediction;
+            let prediction = &mut self.pagers[s].prediction;
             match fetch {
                 Fetch::UnderWay if prediction.coming.len() < QUEUE_MAX => prediction.coming.push_back(what),
                 Fetch::UnderWay => {}
@@ -43,11 +43,11 @@ impl Paging<'_> {
 
     /// Queue pages for loading after their reads ended. Pages still being read, at most one per transfer, are checked again later.
     fn promote_read(&mut self, s: u16) {
-        for _ in 0..self.sessions[s].prediction.coming.len() {
-            let Some(what) = self.sessions[s].prediction.coming.pop_front() else { return };
+        for _ in 0..self.pagers[s].prediction.coming.len() {
+            let Some(what) = self.pagers[s].prediction.coming.pop_front() else { return };
             let Some(page) = self.page_of(s, what) else { continue };
             let reading = self.pages[page as usize].reading();
-            let prediction = &mut self.sessions[s].prediction;
+            let prediction = &mut self.pagers[s].prediction;
             if reading {
                 prediction.coming.push_back(what);
             } else if prediction.queue.len() < QUEUE_MAX {
@@ -59,7 +59,7 @@ impl Paging<'_> {
 
     fn send_cancels(&mut self, s: u16, buf: &mut ActionBuf) {
         while self.can_send_last(s, buf) {
-            let Some(id) = self.sessions[s].prediction.cancels.pop_front() else { return };
+            let Some(id) = self.pagers[s].prediction.cancels.pop_front() else { return };
             let jobs = &self.sessions[s].jobs;
             let Some(slot) = jobs.slot_of(id) else { continue };
             let job = jobs[slot];
@@ -102,9 +102,8 @@ impl Paging<'_> {
     /// requested by a look-ahead arrive in time only if frames are emptied before it.
     fn refill(&mut self, s: u16) {
         for class in 0..self.geo.classes.len() {
-            let session = &mut self.sessions[s];
-            let wanted = std::mem::take(&mut session.prediction.refill[class]);
-            let empty = session.classes[class].free.len + session.evicts.len;
+            let wanted = std::mem::take(&mut self.pagers[s].prediction.refill[class]);
+            let empty = self.tier0[s].classes[class].free.len + self.tier0[s].evicts.len;
             for _ in empty..wanted {
                 let Some(pick) = self.pick_clean(s, class as u8, EVICT_FIRST) else { break };
                 self.evict(s, pick.frame);

@@ -4,9 +4,8 @@ use super::quota::{Level, Pace, Threshold, Trust};
 use crate::api::{Contract, NONE, PlaneKind, SeqId};
 use crate::blocks::Seq;
 use crate::mutants::{self, Mutant};
-use crate::paging::Paging;
+use crate::paging::{Pager, Paging};
 use crate::predict::Fresh;
-use crate::sessions::{Session, Sessions};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
@@ -132,8 +131,8 @@ impl Prediction {
 }
 
 /// Return whether predictions of attention choose the sequence's pages.
-pub(crate) fn is_predicted(session: &Session, q: &Seq) -> bool {
-    session.prediction.pressed && q.track != NONE
+pub(crate) fn is_predicted(pager: &Pager, q: &Seq) -> bool {
+    pager.prediction.pressed && q.track != NONE
 }
 
 /// Return the number of frames of a class that are kept free for look-aheads.
@@ -152,9 +151,8 @@ impl Paging<'_> {
             self.keep_freed();
         }
         let (planes, classes) = (self.geo.planes.len(), self.geo.classes.len());
-        let session = &mut self.sessions[s];
-        session.prediction.begin(session.frames.len(), classes);
-        let prediction = &mut session.prediction;
+        self.pagers[s].prediction.begin(self.below.tier0[s].frames.len(), classes);
+        let prediction = &mut self.pagers[s].prediction;
         let at = prediction.seqs.iter().position(|t| !t.live).unwrap_or(prediction.seqs.len());
         if at == TRACKS_MAX {
             self.counters.untracked += 1;
@@ -166,7 +164,7 @@ impl Paging<'_> {
             prediction.fair_shares.resize((at + 1) * classes, 0);
         }
         prediction.seqs[at] = SeqTrack { live: true, ..SeqTrack::default() };
-        session.seqs[seq as usize].track = at as u32;
+        self.lists[s].seqs[seq as usize].track = at as u32;
         self.share_frames(s);
     }
 
@@ -177,7 +175,7 @@ impl Paging<'_> {
             return;
         }
         let planes = self.geo.planes.len();
-        let prediction = &mut self.sessions[s].prediction;
+        let prediction = &mut self.pagers[s].prediction;
         prediction.seqs[track as usize] = SeqTrack::default();
         prediction.planes[track as usize * planes..][..planes].fill(PlaneTrack::default());
         prediction.forget(seq);
@@ -187,12 +185,10 @@ impl Paging<'_> {
     /// Divide the frames of each class among the planes of tracked sequences in proportion to their lengths, and determine whether
     /// not all pages fit. Pages of other sequences come first, up to half of a class.
     pub(crate) fn share_frames(&mut self, s: u16) {
-        let Sessions { sessions, geo, .. } = self.parts();
-        let classes = geo.classes.len();
-        let session = &mut sessions[s];
-        let prediction = &mut session.prediction;
+        let (prediction, below) = (&mut self.pagers[s].prediction, &*self.below);
+        let (classes, seqs) = (below.geo.classes.len(), &below.lists[s].seqs);
         let (mut tracked, mut others) = (0u64, 0u64);
-        for q in session.seqs.iter().filter(|q| q.live && !q.parked) {
+        for q in seqs.iter().filter(|q| q.live && !q.parked) {
             match q.track {
                 NONE => others += u64::from(q.blocks),
                 _ => tracked += u64::from(q.blocks),
@@ -204,14 +200,14 @@ impl Paging<'_> {
             if !any {
                 break;
             }
-            let planes = u64::from(geo.classes[class].planes);
-            let c = &session.classes[class];
+            let planes = u64::from(below.geo.classes[class].planes);
+            let c = &below.tier0[s].classes[class];
             let count = u64::from(c.count);
             let unpressed = mutants::on(Mutant::PrefetchUnpressed);
             prediction.pressed |= (tracked + others) * planes > u64::from(c.count - c.scan) || unpressed;
             let free = burst_frames(prediction.burst, c.count);
             let room = count - (others * planes).min(count / 2) - u64::from(free);
-            for q in session.seqs.iter().filter(|q| q.live && !q.parked && q.track != NONE) {
+            for q in seqs.iter().filter(|q| q.live && !q.parked && q.track != NONE) {
                 let share = room * u64::from(q.blocks) / (tracked * planes).max(1);
                 prediction.fair_shares[q.track as usize * classes + class] = share.min(u64::from(q.blocks)) as u32;
             }
@@ -220,8 +216,7 @@ impl Paging<'_> {
 
     /// Return whether a sequence's step needs only the pages that are always kept, and predictions choose the rest.
     pub(crate) fn is_predicted(&self, s: u16, seq: SeqId) -> bool {
-        let session = &self.sessions[s];
-        is_predicted(session, &session.seqs[seq as usize])
+        is_predicted(&self.pagers[s], &self.lists[s].seqs[seq as usize])
     }
 
     /// Return the pages of a plane that are always kept: the first `.0`, and those from index `.1` on.
@@ -237,7 +232,7 @@ impl Paging<'_> {
 
     /// Return the pages of a plane that a step's walk loads: those before `.0`, and those from `.1` on.
     pub(crate) fn walked(&self, s: u16, q: &Seq, plane: u16) -> (u32, u32) {
-        match is_predicted(&self.sessions[s], q) {
+        match is_predicted(&self.pagers[s], q) {
             true => self.always_kept(q, plane),
             false => (0, 0),
         }
@@ -252,8 +247,7 @@ impl Paging<'_> {
     /// Return the fair share of a plane of the sequence, in pages, and how many pages its contract's budget allows.
     pub(crate) fn fair_share(&self, s: u16, q: &Seq, plane: u16) -> (usize, usize) {
         let class = usize::from(self.geo.class_of(plane));
-        let share =
-            self.sessions[s].prediction.fair_shares[q.track as usize * self.geo.classes.len() + class];
+        let share = self.pagers[s].prediction.fair_shares[q.track as usize * self.geo.classes.len() + class];
         let (sinks, from) = self.always_kept(q, plane);
         let share = share.clamp(sinks + q.blocks - from, q.blocks) as usize;
         let budget = match q.contract {

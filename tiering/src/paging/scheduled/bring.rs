@@ -48,7 +48,7 @@ impl Paging<'_> {
     /// Continue the scheduled prefetches in order of need. A later one never overtakes a waiting one: it would take the resources of that one.
     pub(crate) fn send_scheduled(&mut self, s: u16, buf: &mut ActionBuf) {
         let (now, mut at, mut looks) = (self.now, 0, LOOKS_MAX);
-        while let Some(&scheduled) = self.sessions[s].scheduled.list.get(at) {
+        while let Some(&scheduled) = self.pagers[s].scheduled.list.get(at) {
             if scheduled.done {
                 at += 1;
                 continue;
@@ -57,7 +57,7 @@ impl Paging<'_> {
                 return;
             }
             let brought = self.bring(s, at, &mut looks, buf);
-            let list = &mut self.sessions[s].scheduled.list;
+            let list = &mut self.pagers[s].scheduled.list;
             match brought {
                 Brought::Waiting => return,
                 // It waits for its own sequence, and takes nothing from later ones.
@@ -78,7 +78,7 @@ impl Paging<'_> {
         let planes = self.geo.planes.len() as u16;
         self.read_blocks(s, at, looks, buf);
         loop {
-            let prefetch = self.sessions[s].scheduled.list[at];
+            let prefetch = self.pagers[s].scheduled.list[at];
             let Some(&q) = self.live_seq(s, prefetch.seq) else { return Brought::All };
             let (index, plane) = prefetch.next;
             if index >= prefetch.end.min(q.blocks) {
@@ -98,14 +98,14 @@ impl Paging<'_> {
             if let Some(stall) = self.bring_page(s, at, &q, looks, buf) {
                 return stall;
             }
-            let next = &mut self.sessions[s].scheduled.list[at].next;
+            let next = &mut self.pagers[s].scheduled.list[at].next;
             *next = if plane + 1 == planes { (index + 1, 0) } else { (index, plane + 1) };
         }
     }
 
     /// Load the next page; return the reason if it cannot be loaded now.
     fn bring_page(&mut self, s: u16, at: usize, q: &Seq, looks: &mut u32, buf: &mut ActionBuf) -> Option<Brought> {
-        let prefetch = self.sessions[s].scheduled.list[at];
+        let prefetch = self.pagers[s].scheduled.list[at];
         let (index, plane) = prefetch.next;
         if u64::from(index) < self.geo.first_needed(plane, q.tokens) {
             return None;
@@ -127,7 +127,7 @@ impl Paging<'_> {
             return match state.on_disk() {
                 true if state.reading() => Some(Brought::Waiting),
                 true => {
-                    self.sessions[s].scheduled.list[at].read = index;
+                    self.pagers[s].scheduled.list[at].read = index;
                     Some(match self.read_blocks(s, at, looks, buf) {
                         Fetch::NoFrame => Brought::NoRoom,
                         Fetch::UnderWay | Fetch::Later => Brought::Waiting,
@@ -137,7 +137,7 @@ impl Paging<'_> {
             };
         }
         let class = self.geo.class_of_page(page);
-        if u64::from(self.sessions[s].scheduled.in_flight) >= self.loads_allowed(s, class) {
+        if u64::from(self.pagers[s].scheduled.in_flight) >= self.loads_allowed(s, class) {
             return Some(Brought::Waiting);
         }
         let (sinks, from) = self.always_kept(q, plane);
@@ -153,14 +153,14 @@ impl Paging<'_> {
             buf,
         );
         self.frame_mut(s, pick.frame).scheduled = !prefetch.advised;
-        self.sessions[s].scheduled.in_flight += 1;
+        self.pagers[s].scheduled.in_flight += 1;
         self.counters.scheduled_loads += u64::from(!prefetch.advised);
         None
     }
 
     /// Return the maximum number of loads in flight.
     fn loads_allowed(&self, s: u16, class: u8) -> u64 {
-        let rate = self.sessions[s].link.rate;
+        let rate = self.tier0[s].link.rate;
         if rate <= 0.0 {
             return UNMEASURED_LOADS;
         }
@@ -171,15 +171,14 @@ impl Paging<'_> {
 
     /// Pick a frame that is free, or holds a page that no live step and no sequence due earlier needs. `spare`: only a free one.
     fn pick_for_scheduled(&mut self, s: u16, class: u8, prefetch: &ScheduledPrefetch, spare: bool) -> Option<Pick> {
-        let session = &self.sessions[s];
-        let (prediction, c) = (&session.prediction, &session.classes[usize::from(class)]);
+        let (prediction, c) = (&self.pagers[s].prediction, &self.tier0[s].classes[usize::from(class)]);
         // Frames kept free for look-aheads are not taken.
         let kept = if prediction.pressed { burst_frames(prediction.burst, c.count) } else { 0 };
         if c.free.len > kept {
             return self.pick_free(s, class);
         }
-        let limit = self.unneeded_before(s).min(session.clock);
-        let mut clean = c.clean.iter(&session.frames).take(CANDIDATES).filter(|_| !spare);
+        let limit = self.unneeded_before(s).min(self.tier0[s].clock);
+        let mut clean = c.clean.iter(&self.tier0[s].frames).take(CANDIDATES).filter(|_| !spare);
         let any = mutants::on(Mutant::ScheduledTakesNeeded);
         let frame = clean.find(|&f| any || self.may_take(s, f, limit, prefetch))?;
         Some(Pick { frame, after: self.use_of(s, frame, (NO_LANE, 0)), stream_lane: NO_LANE })
@@ -188,14 +187,13 @@ impl Paging<'_> {
     /// Return whether the page in a frame is needed neither by a running sequence nor by a parked one due no later. A referenced
     /// page touched since `limit` belongs to a running sequence.
     fn may_take(&self, s: u16, f: u32, limit: u32, prefetch: &ScheduledPrefetch) -> bool {
-        let session = &self.sessions[s];
-        let frame = &session.frames[f as usize];
+        let frame = &self.tier0[s].frames[f as usize];
         let block = &self.blocks[self.geo.block_of(frame.page)];
         if block.refs() == 0 {
             return true;
         }
-        let old = frame.stamp < limit && session.lanes.iter().all(|l| l.fault_frame != f);
-        match session.seqs.get(block.seq as usize).filter(|q| block.home == s && q.live) {
+        let old = frame.stamp < limit && self.tier0[s].lanes.iter().all(|l| l.fault_frame != f);
+        match self.lists[s].seqs.get(block.seq as usize).filter(|q| block.home == s && q.live) {
             // A page does not displace one loaded for the same sequence. A sequence that is being resumed is no longer due, but
             // needs its pages.
             Some(q) if q.parked && (block.seq == prefetch.seq || q.busy != 0) => false,
@@ -219,7 +217,7 @@ impl Paging<'_> {
         let scheduled = |t: &&crate::disk::Transfer| t.kind == IoKind::Read && t.reason == Reason::Scheduled;
         let mut in_flight = self.disk.transfers().filter(scheduled).count();
         loop {
-            let prefetch = self.sessions[s].scheduled.list[at];
+            let prefetch = self.pagers[s].scheduled.list[at];
             // If blocks were read too far ahead, the last ones would evict the next ones to load from host.
             let end = prefetch.end.min(prefetch.next.0.saturating_add(READ_AHEAD));
             let Some(&q) = self.live_seq(s, prefetch.seq).filter(|q| prefetch.read < end.min(q.blocks)) else { break };
@@ -235,7 +233,7 @@ impl Paging<'_> {
                 if *looks == 0 {
                     break;
                 }
-                self.sessions[s].scheduled.list[at].read += 1;
+                self.pagers[s].scheduled.list[at].read += 1;
                 continue;
             };
             let fetch = match in_flight < BLOCKS_AHEAD {

@@ -140,7 +140,7 @@ impl Paging<'_> {
         }
         let due_us = self.now.saturating_add(in_us).max(1);
         self.seq_mut(s, seq).due_us = due_us;
-        self.sessions[s].dues += 1;
+        self.pagers[s].dues += 1;
         self.queue(s, seq);
         self.schedule(s);
     }
@@ -148,7 +148,7 @@ impl Paging<'_> {
     /// Remove the due time of a sequence.
     pub(crate) fn forget_due(&mut self, s: u16, seq: SeqId) {
         if std::mem::take(&mut self.seq_mut(s, seq).due_us) != 0 {
-            let session = &mut self.sessions[s];
+            let session = &mut self.pagers[s];
             session.dues -= 1;
             session.scheduled.list.retain(|prefetch| prefetch.advised || prefetch.seq != seq);
             self.queue_next(s);
@@ -157,7 +157,7 @@ impl Paging<'_> {
     }
 
     fn queue(&mut self, s: u16, seq: SeqId) {
-        let q = self.sessions[s].seqs[seq as usize];
+        let q = self.lists[s].seqs[seq as usize];
         let scheduled = ScheduledPrefetch {
             seq,
             due_us: q.due_us,
@@ -171,22 +171,23 @@ impl Paging<'_> {
             advised: false,
             done: false,
         };
-        self.sessions[s].scheduled.insert(scheduled);
+        self.pagers[s].scheduled.insert(scheduled);
     }
 
     /// Fill free places in the list with the waiting sequences that are due first.
     fn queue_next(&mut self, s: u16) {
         let now = self.now;
         loop {
-            let session = &self.sessions[s];
-            let list = &session.scheduled.list;
+            let list = &self.pagers[s].scheduled.list;
             let queued = list.iter().filter(|prefetch| !prefetch.advised).count();
-            if queued == QUEUED_MAX || queued >= session.dues as usize {
+            if queued == QUEUED_MAX || queued >= self.pagers[s].dues as usize {
                 return;
             }
             let listed = |seq: SeqId| list.iter().any(|prefetch| !prefetch.advised && prefetch.seq == seq);
             let waits = |(seq, q): &(SeqId, &Seq)| is_expected(q, now) && !listed(*seq);
-            let Some((seq, _)) = (0..).zip(&session.seqs).filter(waits).min_by_key(|(_, q)| q.due_us) else { return };
+            let Some((seq, _)) = (0..).zip(&self.lists[s].seqs).filter(waits).min_by_key(|(_, q)| q.due_us) else {
+                return;
+            };
             self.queue(s, seq);
         }
     }
@@ -206,17 +207,17 @@ impl Paging<'_> {
             advised: true,
             done: false,
         };
-        self.sessions[s].scheduled.insert(scheduled);
+        self.pagers[s].scheduled.insert(scheduled);
         self.wake(s);
     }
 
     /// Measure and plan the session's scheduled prefetches again when their time has come.
     pub(crate) fn plan_scheduled(&mut self, s: u16) {
-        if self.sessions[s].scheduled.list.is_empty() {
+        if self.pagers[s].scheduled.list.is_empty() {
             return;
         }
         let now = self.now;
-        let list = &mut self.sessions[s].scheduled.list;
+        let list = &mut self.pagers[s].scheduled.list;
         let before = list.len();
         list.retain(|prefetch| prefetch.advised || prefetch.due_us.saturating_add(GRACE_US) > now);
         if list.len() < before {
@@ -228,14 +229,14 @@ impl Paging<'_> {
     /// Compute when each sequence's work must start: the last one's as late as possible, and each earlier one's before that.
     fn schedule(&mut self, s: u16) {
         let now = self.now;
-        for at in 0..self.sessions[s].scheduled.list.len() {
-            let prefetch = self.sessions[s].scheduled.list[at];
+        for at in 0..self.pagers[s].scheduled.list.len() {
+            let prefetch = self.pagers[s].scheduled.list[at];
             if !prefetch.done && prefetch.look_us <= now {
-                self.sessions[s].scheduled.list[at].bytes = self.measure(s, prefetch.seq);
+                self.pagers[s].scheduled.list[at].bytes = self.measure(s, prefetch.seq);
             }
         }
-        let rates = (self.sessions[s].link.rate, self.disk.read_rate());
-        let session = &mut self.sessions[s];
+        let rates = (self.tier0[s].link.rate, self.disk.read_rate());
+        let session = &mut self.pagers[s];
         let (mut end, mut timer, mut begins) = (u64::MAX, u64::MAX, false);
         for prefetch in session.scheduled.list.iter_mut().rev().filter(|prefetch| !prefetch.advised) {
             timer = timer.min(prefetch.due_us.saturating_add(GRACE_US));
@@ -265,7 +266,7 @@ impl Paging<'_> {
     /// Return the bytes to load into tier 0 for a parked sequence, and the part of them only on NVMe, from a sample of its blocks.
     /// Pages in tier 0 now are included, because they may be evicted before the due time.
     fn measure(&self, s: u16, seq: SeqId) -> (u64, u64) {
-        let blocks = self.sessions[s].seqs[seq as usize].blocks;
+        let blocks = self.lists[s].seqs[seq as usize].blocks;
         let samples = blocks.min(SAMPLES);
         let (mut all, mut far) = (0, 0);
         for at in 0..samples {

@@ -7,7 +7,7 @@ use crate::paging::Paging;
 impl Paging<'_> {
     /// Count, for an expected sequence that is resumed, the pages that were loaded in time, late, or not at all.
     pub(crate) fn count_outcomes(&mut self, s: u16, seq: SeqId) {
-        let q = self.sessions[s].seqs[seq as usize];
+        let q = self.lists[s].seqs[seq as usize];
         if q.due_us == 0 {
             return;
         }

@@ -39,10 +39,10 @@ impl Requests {
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut seen = Seen::default();
         for s in 0..self.sessions.len() {
-            for &at in &self.sessions[s].late_frames {
+            for &at in &self.lost[s].late_frames {
                 *seen.late.entry(at).or_default() += 1;
             }
-            for &page in &self.sessions[s].reading {
+            for &page in &self.lost[s].reading {
                 *seen.loads.entry(page).or_default() += 1;
                 *seen.in_flight.entry(self.geo.block_of(page)).or_default() += 1;
             }
@@ -65,9 +65,8 @@ impl Requests {
     }
 
     fn check_jobs(&self, s: u16, seen: &mut Seen) -> Result<(), String> {
-        let session = &self.sessions[s];
         let mut pending: BTreeMap<u32, u32> = BTreeMap::new();
-        for (slot, job) in session.jobs.recs.iter().enumerate().filter(|(_, j)| j.live) {
+        for (slot, job) in self.sessions[s].jobs.recs.iter().enumerate().filter(|(_, j)| j.live) {
             let mut add = |page: u32| *seen.in_flight.entry(self.geo.block_of(page)).or_default() += 1;
             if job.op != NONE {
                 *pending.entry(job.op).or_default() += 1;
@@ -82,7 +81,8 @@ impl Requests {
                 }
                 Task::Move => {
                     add(job.page);
-                    let (to, from) = (&session.frames[job.frame as usize], &session.frames[job.source as usize]);
+                    let (to, from) =
+                        (&self.tier0[s].frames[job.frame as usize], &self.tier0[s].frames[job.source as usize]);
                     ensure!(
                         to.state == FrameState::Incoming && to.job == slot as u32 && to.page == job.page,
                         "session {s}: move {slot} and frame {} disagree: {to:?}",
@@ -108,7 +108,7 @@ impl Requests {
                     *seen.copying_out.entry(job.page).or_default() += 1;
                     *seen.host_targets.entry(job.host).or_default() += 1;
                     ensure!(
-                        session.frames[job.frame as usize].job == slot as u32,
+                        self.tier0[s].frames[job.frame as usize].job == slot as u32,
                         "session {s}: store {slot} lost its frame"
                     );
                 }
@@ -124,12 +124,12 @@ impl Requests {
                             add(job.source);
                             *seen.loads.entry(job.source).or_default() += 1;
                         }
-                        Task::Copy => add(session.frames[job.source as usize].page),
+                        Task::Copy => add(self.tier0[s].frames[job.source as usize].page),
                         _ => {}
                     }
                     if job.frame != NONE {
-                        let f = &session.frames[job.frame as usize];
-                        if session.is_mapped_frame(job.frame) {
+                        let f = &self.tier0[s].frames[job.frame as usize];
+                        if self.tier0[s].is_mapped_frame(job.frame) {
                             ensure!(
                                 job.task == Task::CopyIn,
                                 "session {s}: job {slot} writes mapped frame {}",
@@ -150,22 +150,31 @@ impl Requests {
         }
         let copied = |j: &&JobRec| j.live && matches!(j.task, Task::Gather | Task::Scatter);
         let stride = |page: u32| u64::from(self.geo.classes[usize::from(self.geo.class_of_page(page))].stride);
-        let bytes: u64 = session.jobs.recs.iter().filter(copied).map(|j| stride(j.page)).sum();
-        ensure!(session.copy_bytes == bytes, "session {s}: {} bytes in copies, counted {bytes}", session.copy_bytes);
+        let bytes: u64 = self.sessions[s].jobs.recs.iter().filter(copied).map(|j| stride(j.page)).sum();
+        ensure!(
+            self.sessions[s].copy_bytes == bytes,
+            "session {s}: {} bytes in copies, counted {bytes}",
+            self.sessions[s].copy_bytes
+        );
         let late = |j: &&JobRec| j.live && j.late && !matches!(j.task, Task::CopyIn | Task::CopyInAs);
-        let bytes: u64 = session.jobs.recs.iter().filter(late).map(|j| stride(j.page)).sum();
-        ensure!(session.late_bytes == bytes, "session {s}: {} late bytes, counted {bytes}", session.late_bytes);
+        let bytes: u64 = self.sessions[s].jobs.recs.iter().filter(late).map(|j| stride(j.page)).sum();
+        ensure!(
+            self.sessions[s].late_bytes == bytes,
+            "session {s}: {} late bytes, counted {bytes}",
+            self.sessions[s].late_bytes
+        );
         let scheduled = |j: &&JobRec| j.live && j.task == Task::CopyIn && j.reason == Reason::Scheduled;
-        let (count, kept) = (session.jobs.recs.iter().filter(scheduled).count(), session.scheduled.loads_in_flight());
+        let (count, kept) =
+            (self.sessions[s].jobs.recs.iter().filter(scheduled).count(), self.pagers[s].scheduled.loads_in_flight());
         ensure!(count == kept as usize, "session {s}: {kept} prefetch loads in flight, counted {count}");
-        for (i, op) in session.ops.recs.iter().enumerate().filter(|(_, o)| o.phase != Phase::Free) {
+        for (i, op) in self.sessions[s].ops.recs.iter().enumerate().filter(|(_, o)| o.phase != Phase::Free) {
             let jobs = pending.get(&(i as u32)).copied().unwrap_or(0);
             ensure!(op.pending == jobs, "session {s}: op {i} waits for {} jobs, counted {jobs}", op.pending);
             for b in op.blocks.iter(&self.blocks.recs) {
                 *seen.refs.entry(b).or_default().entry(s).or_default() += 1;
             }
             let mut copying = 0;
-            for copy in op.copies.iter(&session.copies.recs).map(|at| session.copies[at]) {
+            for copy in op.copies.iter(&self.copiers[s].copies.recs).map(|at| self.copiers[s].copies[at]) {
                 copying += u32::from(copy.pending);
                 if copy.block != NONE && op.work != Work::Store {
                     *seen.in_flight.entry(copy.block).or_default() += 1;
@@ -178,14 +187,13 @@ impl Requests {
     }
 
     fn check_frames(&self, s: u16, seen: &mut Seen) -> Result<(), String> {
-        let session = &self.sessions[s];
-        let mut listed = vec![On::Nothing; session.frames.len()];
+        let mut listed = vec![On::Nothing; self.tier0[s].frames.len()];
         let mut enter = |list: &crate::lists::List, on: On| -> Result<(), String> {
             let mut count = 0;
-            for f in list.iter(&session.frames) {
+            for f in list.iter(&self.tier0[s].frames) {
                 ensure!(listed[f as usize] == On::Nothing, "session {s}: frame {f} is in two lists");
                 ensure!(
-                    session.frames[f as usize].on == on,
+                    self.tier0[s].frames[f as usize].on == on,
                     "session {s}: frame {f} is in list {on:?} but not marked so"
                 );
                 listed[f as usize] = on;
@@ -194,7 +202,7 @@ impl Requests {
             ensure!(count == list.len, "session {s}: wrong length of list {on:?}");
             Ok(())
         };
-        for (class, c) in session.classes.iter().enumerate() {
+        for (class, c) in self.tier0[s].classes.iter().enumerate() {
             enter(&c.free, On::Free)?;
             enter(&c.clean, On::Clean)?;
             enter(&c.refused, On::Refused)?;
@@ -204,26 +212,26 @@ impl Requests {
             enter(&c.moving, On::Move)?;
             enter(&c.mapped_free, On::MappedFree)?;
             enter(&c.mapped, On::Mapped)?;
-            for lane in &session.lanes {
+            for lane in &self.tier0[s].lanes {
                 enter(&lane.stream_lists[class], On::Stream)?;
             }
         }
-        enter(&session.evicts, On::Evict)?;
-        enter(&session.evicts_later, On::EvictLater)?;
-        enter(&session.drops, On::Drop)?;
-        let mut pinned = vec![0u64; session.classes.len()];
-        let mut unsealed = vec![0u64; session.classes.len()];
-        let mut beyond = vec![0u32; session.classes.len()];
+        enter(&self.tier0[s].evicts, On::Evict)?;
+        enter(&self.tier0[s].evicts_later, On::EvictLater)?;
+        enter(&self.tier0[s].drops, On::Drop)?;
+        let mut pinned = vec![0u64; self.tier0[s].classes.len()];
+        let mut unsealed = vec![0u64; self.tier0[s].classes.len()];
+        let mut beyond = vec![0u32; self.tier0[s].classes.len()];
         let mut invalidating = beyond.clone();
-        for (f, frame) in session.frames.iter().enumerate() {
-            let class = usize::from(session.class_of_frame(f as u32));
+        for (f, frame) in self.tier0[s].frames.iter().enumerate() {
+            let class = usize::from(self.tier0[s].class_of_frame(f as u32));
             ensure!(
                 listed[f] == frame.on,
                 "session {s}: frame {f} is marked {:?}, but is in list {:?}",
                 frame.on,
                 listed[f]
             );
-            let mapped = session.classes[class].is_mapped_frame(f as u32);
+            let mapped = self.tier0[s].classes[class].is_mapped_frame(f as u32);
             let free = if mapped { On::MappedFree } else { On::Free };
             ensure!((frame.state == FrameState::Free) == (frame.on == free), "session {s}: frame {f}: {frame:?}");
             if mapped {
@@ -231,7 +239,7 @@ impl Requests {
                 invalidating[class] += u32::from(frame.state == FrameState::Invalidating);
             }
             pinned[class] += u64::from(frame.pins > 0);
-            let outside = session.classes[class].is_beyond(f as u32);
+            let outside = self.tier0[s].classes[class].is_beyond(f as u32);
             beyond[class] += u32::from(outside && frame.state != FrameState::Away);
             let inside_only = frame.state == FrameState::Present
                 && matches!(frame.on, On::Clean | On::Refused | On::Dirty | On::Stream);
@@ -239,7 +247,7 @@ impl Requests {
             ensure!(
                 if outside { frame.state != FrameState::Free && !inside_only } else { !outside_only },
                 "session {s}: frame {f} of {} in use of its class: {frame:?}",
-                session.classes[class].count
+                self.tier0[s].classes[class].count
             );
             match frame.state {
                 FrameState::Free | FrameState::Away => {}
@@ -277,8 +285,8 @@ impl Requests {
                 }
             }
         }
-        for (i, c) in session.classes.iter().enumerate() {
-            let ops = session.ops.recs.iter().filter(|o| o.phase != Phase::Free && o.work == Work::Acquire);
+        for (i, c) in self.tier0[s].classes.iter().enumerate() {
+            let ops = self.sessions[s].ops.recs.iter().filter(|o| o.phase != Phase::Free && o.work == Work::Acquire);
             let committed: u64 = ops
                 .map(|o| {
                     let planes = u32::from(o.planes);
@@ -353,12 +361,11 @@ impl Requests {
     }
 
     fn check_seqs(&self, s: u16, seen: &mut Seen) -> Result<(), String> {
-        let session = &self.sessions[s];
-        for (i, q) in session.seqs.iter().enumerate() {
+        for (i, q) in self.lists[s].seqs.iter().enumerate() {
             ensure!(q.live || q.blocks == 0, "session {s}: dead sequence {i} has blocks");
             // A lease that is being loaded from is checked again later.
-            let watched =
-                session.lease_ends_at <= q.leased_until.max(self.now.saturating_add(crate::block_api::LEASE_AGAIN_US));
+            let watched = self.copiers[s].lease_ends_at
+                <= q.leased_until.max(self.now.saturating_add(crate::block_api::LEASE_AGAIN_US));
             ensure!(!q.live || !q.is_lease() || watched, "session {s}: no timer covers lease {i}");
             ensure!(
                 q.tokens <= u64::from(q.blocks) * self.geo.page_tokens,
@@ -372,8 +379,12 @@ impl Requests {
                 }
             }
         }
-        let leases = session.seqs.iter().filter(|q| q.live && q.is_lease()).count();
-        ensure!(session.leases as usize == leases, "session {s}: counted {leases} leases, recorded {}", session.leases);
+        let leases = self.lists[s].seqs.iter().filter(|q| q.live && q.is_lease()).count();
+        ensure!(
+            self.copiers[s].leases as usize == leases,
+            "session {s}: counted {leases} leases, recorded {}",
+            self.copiers[s].leases
+        );
         Ok(())
     }
 
@@ -476,22 +487,22 @@ impl Requests {
                 }
             }
         }
-        for (s, session) in self.sessions.iter().enumerate().filter(|(_, s)| s.life == Life::Live) {
-            for (class, c) in session.classes.iter().enumerate() {
+        for (s, tier0) in self.tier0.iter().enumerate() {
+            for (class, c) in tier0.classes.iter().enumerate() {
                 ensure!(
                     c.committed == charged[s][class],
                     "session {s} class {class}: charged {}, counted {}",
                     c.committed,
                     charged[s][class]
                 );
-                let pages = u64::from(session.guaranteed_blocks) * u64::from(self.geo.classes[class].planes);
+                let pages = u64::from(tier0.guaranteed_blocks) * u64::from(self.geo.classes[class].planes);
                 ensure!(c.guaranteed == pages, "session {s} class {class}: guaranteed {}, not {pages}", c.guaranteed);
                 committed[class] += charged[s][class].max(pages).saturating_sub(c.room());
             }
             let own = |b: &&Block| b.refs_home > 0 && b.refs_other == 0 && usize::from(b.home) == s;
             let own = self.blocks.recs.iter().filter(own).count() as u32;
-            ensure!(session.own_blocks == own, "session {s}: {} blocks of its own, counted {own}", session.own_blocks);
-            promised += session.guaranteed_blocks.saturating_sub(own);
+            ensure!(tier0.own_blocks == own, "session {s}: {} blocks of its own, counted {own}", tier0.own_blocks);
+            promised += tier0.guaranteed_blocks.saturating_sub(own);
         }
         ensure!(self.blocks.promised == promised, "blocks promised: {}, counted {promised}", self.blocks.promised);
         for (class, counted) in (0..).zip(committed) {
