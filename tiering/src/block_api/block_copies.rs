@@ -7,7 +7,7 @@ use crate::counters::Reason;
 use crate::index::From;
 use crate::lists::{Links, List, linked};
 use crate::mutants::{self, Mutant};
-use crate::sessions::{JobRec, Phase, Task, Work};
+use crate::sessions::{Copies, JobRec, Op, Phase, Store, Task, Work};
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of blocks of a session that are being copied, or wait for it.
@@ -122,14 +122,17 @@ pub(crate) enum Sent {
 impl BlockApi<'_> {
     /// Continue every request that copies: loads first, because requests wait for them.
     pub(crate) fn issue_copies(&mut self, s: u16, buf: &mut ActionBuf) {
-        for work in [Work::Load, Work::LoadHashed, Work::Store] {
+        let loads = |work: &Work| matches!(work, Work::Load(_));
+        let loads_hashed = |work: &Work| matches!(work, Work::LoadHashed(_));
+        let stores = |work: &Work| matches!(work, Work::Store(_));
+        for is_next in [loads, loads_hashed, stores] {
             let mut op = self.sessions[s].ops.copying.head;
             while op != NONE {
-                let rec = self.sessions[s].ops[op];
-                if rec.work == work && !self.issue_copy(s, op, buf) {
+                let Op { links, work, .. } = self.sessions[s].ops[op];
+                if is_next(&work) && !self.issue_copy(s, op, buf) {
                     return;
                 }
-                op = rec.links.next;
+                op = links.next;
             }
         }
     }
@@ -137,7 +140,7 @@ impl BlockApi<'_> {
     /// Continue one request. Return false if no more jobs can be sent.
     fn issue_copy(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> bool {
         let (all, room) = match self.sessions[s].ops[op].work {
-            Work::Store => self.issue_in_order(s, op, buf),
+            Work::Store(store) => self.issue_in_order(s, op, store, buf),
             _ => self.issue_any(s, op, buf),
         };
         if all && room && self.sessions[s].ops[op].pending == 0 {
@@ -149,7 +152,7 @@ impl BlockApi<'_> {
     /// Send jobs for any of a request's blocks: a block that waits does not delay others. Return whether all are sent, and whether
     /// more jobs can be sent.
     fn issue_any(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (bool, bool) {
-        let mut at = self.sessions[s].ops[op].copies.head;
+        let mut at = self.sessions[s].ops.copies(op).list.head;
         let (mut all, mut room) = (true, true);
         while at != NONE && room {
             let next = self.copiers[s].copies[at].links.next;
@@ -160,9 +163,9 @@ impl BlockApi<'_> {
         (all, room)
     }
 
-    /// Send jobs in order, from the first block that is not sent (`Op::at`) on.
-    fn issue_in_order(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (bool, bool) {
-        let (mut at, mut room) = (self.sessions[s].ops[op].at, true);
+    /// Send jobs in order, from the first block that is not sent on.
+    fn issue_in_order(&mut self, s: u16, op: u32, store: Store, buf: &mut ActionBuf) -> (bool, bool) {
+        let (mut at, mut room) = (store.next, true);
         while at != NONE && room {
             room = self.send_copy(s, op, at, buf);
             if !self.is_sent(s, at) {
@@ -170,7 +173,7 @@ impl BlockApi<'_> {
             }
             at = self.copiers[s].copies[at].links.next;
         }
-        self.sessions[s].ops[op].at = at;
+        self.sessions[s].ops.set(op, Store { next: at, ..store });
         (at == NONE, room)
     }
 
@@ -183,7 +186,7 @@ impl BlockApi<'_> {
     fn send_copy(&mut self, s: u16, op: u32, at: u32, buf: &mut ActionBuf) -> bool {
         while !self.is_sent(s, at) {
             let sent = match self.sessions[s].ops[op].work {
-                Work::Store => self.gather_next(s, op, at, buf),
+                Work::Store(_) => self.gather_next(s, op, at, buf),
                 _ => self.scatter_next(s, op, at, buf),
             };
             match sent {
@@ -235,7 +238,7 @@ impl BlockApi<'_> {
             copy.status = copy.status.or(Some(if status == Status::Corrupt { Status::Corrupt } else { Status::Io }));
         }
         self.sessions[s].ops[job.op].pending -= 1;
-        if self.sessions[s].ops[job.op].pending == 0 && self.sessions[s].ops[job.op].ending {
+        if self.sessions[s].ops[job.op].pending == 0 && self.sessions[s].ops.copies(job.op).ending {
             self.copies_done(s, job.op);
         }
         let b = self.geo.block_of(job.page);
@@ -245,17 +248,19 @@ impl BlockApi<'_> {
     /// End a request that copies: at once if none of its jobs is in flight, else when they have ended or at its deadline. Return
     /// true if the request is such a request and will end.
     pub(crate) fn end_copies(&mut self, s: u16, op: u32, status: Status) -> bool {
-        let rec = &mut self.sessions[s].ops[op];
-        let copies = matches!(rec.work, Work::Load | Work::LoadHashed | Work::Store);
-        if copies && rec.phase == Phase::Jobs {
+        let Op { phase, mut work, .. } = self.sessions[s].ops[op];
+        let Some(copies) = work.copies() else { return false };
+        if phase == Phase::Jobs {
             // The request has released its blocks; it only waits until the agent has ended its copies.
             return true;
         }
-        if rec.phase != Phase::Copying {
+        if phase != Phase::Copying {
             return false;
         }
-        if !rec.ending {
-            (rec.ending, rec.status) = (true, status);
+        if !copies.ending {
+            copies.ending = true;
+            let rec = &mut self.sessions[s].ops[op];
+            (rec.work, rec.status) = (work, status);
         }
         if status == Status::TimedOut {
             self.copies_late(s, op);
@@ -270,18 +275,18 @@ impl BlockApi<'_> {
 
     /// Complete a request that has no jobs in flight except late ones.
     fn copies_done(&mut self, s: u16, op: u32) {
-        if self.sessions[s].ops[op].ending {
+        if self.sessions[s].ops.copies(op).ending {
             self.forget_deadline(s, op);
         }
         match self.sessions[s].ops[op].work {
-            Work::Store => self.all_gathered(s, op),
+            Work::Store(store) => self.all_gathered(s, op, store),
             _ => self.all_scattered(s, op),
         }
     }
 
     /// Mark the request's copies in flight as late: their blocks fail, and the copies hold no resources that others may need.
     fn copies_late(&mut self, s: u16, op: u32) {
-        let mut at = self.sessions[s].ops[op].copies.head;
+        let mut at = self.sessions[s].ops.copies(op).list.head;
         while at != NONE {
             let copy = &mut self.copiers[s].copies[at];
             if std::mem::take(&mut copy.pending) > 0 {
@@ -304,22 +309,25 @@ impl BlockApi<'_> {
 
     /// Take the request's list of copies.
     fn take_copies(&mut self, s: u16, op: u32) -> List {
-        std::mem::take(&mut self.sessions[s].ops[op].copies)
+        let copies = self.sessions[s].ops.copies(op);
+        self.sessions[s].ops.set_copies(op, Copies { list: List::default(), ..copies });
+        copies.list
     }
 
     /// Keep the failed blocks of a request and free the others. The indices of the failed blocks become the completion's list.
     pub(crate) fn keep_failed(&mut self, s: u16, op: u32) {
         let mut all = self.take_copies(s, op);
-        let rec = self.sessions[s].ops[op];
+        let work = self.sessions[s].ops[op].work;
         let (mut failed, mut first) = (List::default(), None);
-        let mut good = 0;
+        let (mut arrived, mut loaded) = (0, 0);
         while let Some(copy) = self.copiers[s].copies.pop(&mut all) {
             match copy.status {
                 None => {
-                    good += 1;
-                    if rec.work == Work::Load {
+                    arrived += 1;
+                    if let Work::Load(load) = work {
                         let from = if copy.from_nvme { From::Nvme } else { From::Host };
-                        self.count_loaded(s, rec.first + copy.index, from);
+                        self.count_loaded(s, load.first + copy.index, from);
+                        loaded += 1;
                     }
                 }
                 Some(status) => {
@@ -328,22 +336,22 @@ impl BlockApi<'_> {
                 }
             }
         }
-        self.counters.blocks_loaded += if rec.work == Work::Load { u64::from(good) } else { 0 };
-        let session = &mut self.sessions[s];
-        let rec = &mut session.ops[op];
-        rec.copies = failed;
-        rec.count = good;
+        self.counters.blocks_loaded += loaded;
+        let ops = &mut self.sessions[s].ops;
+        let ending = ops.copies(op).ending;
+        ops.set_copies(op, Copies { list: failed, arrived, ending });
+        let rec = &mut ops[op];
         // A request that had to end succeeded if all its blocks had already arrived.
         rec.status = match first {
             None => Status::Ok,
             // A store that found no room for all of its blocks in time has kept the others.
             Some(Status::NotAdmitted) => Status::NotAdmitted,
-            Some(_) if rec.ending => rec.status,
+            Some(_) if ending => rec.status,
             Some(status) => status,
         };
         // The engine may use its blocks again only when no copy is in flight, including late ones.
         let phase = if rec.pending == 0 { Phase::Ready } else { Phase::Jobs };
-        session.ops.enter(op, phase);
+        ops.enter(op, phase);
     }
 
     /// Complete a request that copied: return its status and how many blocks arrived, and list the indices of those that did not.
@@ -352,6 +360,7 @@ impl BlockApi<'_> {
         while let Some(copy) = self.copiers[s].copies.pop(&mut failed) {
             buf.push_word(copy.index);
         }
-        (self.sessions[s].ops[op].status, u64::from(self.sessions[s].ops[op].count))
+        let ops = &self.sessions[s].ops;
+        (ops[op].status, ops.copies(op).arrived.into())
     }
 }

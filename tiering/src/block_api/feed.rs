@@ -2,11 +2,11 @@
 //! further behind gets [`FeedEvent::Gap`] and lists the cache again.
 
 use crate::actions::{ActionBuf, LIST_MAX};
-use crate::api::{FeedEvent, Status};
+use crate::api::{FeedEvent, NONE, Status};
 use crate::block_api::BlockApi;
 use crate::index::EXAMINED_MAX;
 use crate::mutants::{self, Mutant};
-use crate::sessions::{Op, Phase, Who, Work};
+use crate::sessions::{Follow, Listing, Phase, Who};
 
 impl BlockApi<'_> {
     /// Tell the events from number `from` on, or wait for one.
@@ -15,8 +15,7 @@ impl BlockApi<'_> {
         let knows = self.readers[s].follows || mutants::on(Mutant::FeedTrustsNumber);
         // Earlier changes are not in the feed, and `from` may be a number of another session's or another daemon's feed.
         let from = if knows { from } else { u64::MAX };
-        let op = Op { work: Work::Follow, tokens: from, ..Op::default() };
-        let Some(op) = self.new_op(who, op, due) else { return };
+        let Some(op) = self.new_op(who, NONE, Follow { from }, due) else { return };
         self.readers[s].follows = true;
         let waits = self.feed.get_or_insert_default().waits(s, from);
         let phase = if waits { Phase::Following } else { Phase::Ready };
@@ -31,8 +30,7 @@ impl BlockApi<'_> {
 
     /// Complete a request for a part of the listing. A part covers a limited number of index records, so it may be empty.
     pub(crate) fn list_blocks(&mut self, who: Who, cursor: u64, due: u64) {
-        let op = Op { work: Work::List, tokens: cursor, ..Op::default() };
-        let Some(op) = self.new_op(who, op, due) else { return };
+        let Some(op) = self.new_op(who, NONE, Listing { cursor }, due) else { return };
         self.sessions[who.session].ops.enter(op, Phase::Ready);
     }
 

@@ -8,7 +8,8 @@ use crate::counters::Reason;
 use crate::disk::HASHES_MAX;
 use crate::host::{Fetch, Take, Want};
 use crate::index::ShardCopy;
-use crate::sessions::{JobRec, Op, Phase, Task, Who, Work};
+use crate::lists::List;
+use crate::sessions::{Copies, JobRec, Load, LoadHashed, Op, Phase, Task, Who, Work};
 
 impl BlockApi<'_> {
     /// Copy the blocks of a sequence from index `first` on into the engine's blocks `engine`.
@@ -36,15 +37,15 @@ impl BlockApi<'_> {
         if !self.copiers[s].copies.fit(count as usize) {
             return self.complete(who, Status::Again, 0);
         }
-        let Some(op) = self.new_op(who, Op { work: Work::Load, seq, first, ..Op::default() }, due) else { return };
+        let load = Load { first, copies: Copies::default() };
+        let Some(op) = self.new_op(who, seq, load, due) else { return };
+        let mut list = List::default();
         for (index, &engine) in (0u32..).zip(engine) {
             let block = self.seq_block(s, seq, first + index);
             self.add_in_flight(block);
-            self.copiers[s].copies.push(
-                &mut self.below.sessions[s].ops.recs[op as usize].copies,
-                BlockCopy { block, engine, index, ..BlockCopy::default() },
-            );
+            self.copiers[s].copies.push(&mut list, BlockCopy { block, engine, index, ..BlockCopy::default() });
         }
+        self.sessions[s].ops.set_copies(op, Copies { list, ..Copies::default() });
         self.sessions[s].ops.enter(op, Phase::Copying);
     }
 
@@ -60,7 +61,8 @@ impl BlockApi<'_> {
         if !self.copiers[s].copies.fit(hashes.len()) {
             return self.complete(who, Status::Again, 0);
         }
-        let Some(op) = self.new_op(who, Op { work: Work::LoadHashed, ..Op::default() }, due) else { return };
+        let Some(op) = self.new_op(who, NONE, LoadHashed::default(), due) else { return };
+        let mut list = List::default();
         for (index, (&hash, &engine)) in (0u32..).zip(hashes.iter().zip(engine)) {
             let found = self.block_of(s, hash);
             let mut copy = BlockCopy { block: NONE, engine, index, ..BlockCopy::default() };
@@ -71,8 +73,9 @@ impl BlockApi<'_> {
                 }
                 Err(status) => copy.status = Some(status),
             }
-            self.copiers[s].copies.push(&mut self.below.sessions[s].ops.recs[op as usize].copies, copy);
+            self.copiers[s].copies.push(&mut list, copy);
         }
+        self.sessions[s].ops.set_copies(op, Copies { list, ..Copies::default() });
         self.sessions[s].ops.enter(op, Phase::Copying);
         self.has_read_by_hash = true;
     }
@@ -91,12 +94,12 @@ impl BlockApi<'_> {
     /// Send the next page of a block to load.
     pub(crate) fn scatter_next(&mut self, s: u16, op: u32, at: u32, buf: &mut ActionBuf) -> Sent {
         let copy = self.copiers[s].copies[at];
-        let Op { ending, work, .. } = self.sessions[s].ops[op];
-        let by_hash = work == Work::LoadHashed;
+        let Op { work, status, .. } = self.sessions[s].ops[op];
+        let by_hash = matches!(work, Work::LoadHashed(_));
         let page = self.geo.page(copy.block, copy.plane);
         let state = self.pages[page as usize];
-        if ending {
-            return Sent::Never(self.sessions[s].ops[op].status);
+        if self.sessions[s].ops.copies(op).ending {
+            return Sent::Never(status);
         }
         if state.out_of_window() {
             // The lease's prefix does not need it. A read by hash keeps the block for readers of any prefix.
@@ -130,7 +133,7 @@ impl BlockApi<'_> {
 
     /// Record the end of the copy of one page into an engine's block.
     pub(crate) fn page_scattered(&mut self, s: u16, job: JobRec, ok: bool, status: Status) {
-        let by_hash = self.sessions[s].ops[job.op].work == Work::LoadHashed;
+        let by_hash = matches!(self.sessions[s].ops[job.op].work, Work::LoadHashed(_));
         // A read for a relay is not a prefetch.
         if ok && self.host.set_read_ahead(job.host, false) && !by_hash {
             self.counters.prefetch_used += 1;
@@ -157,7 +160,7 @@ impl BlockApi<'_> {
     /// Release the blocks that a load holds.
     fn release_copies(&mut self, s: u16, op: u32) {
         let planes = self.geo.planes.len();
-        let mut at = self.sessions[s].ops[op].copies.head;
+        let mut at = self.sessions[s].ops.copies(op).list.head;
         while at != NONE {
             let copy = &mut self.copiers[s].copies[at];
             let (block, next) = (std::mem::replace(&mut copy.block, NONE), copy.links.next);

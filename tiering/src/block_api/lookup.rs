@@ -10,7 +10,7 @@ use crate::blocks::{NEUTRAL_PRIORITY, Seq};
 use crate::disk::Admit;
 use crate::index::ShardCopy;
 use crate::mutants::{self, Mutant};
-use crate::sessions::{Life, Op, Phase, Who, Work};
+use crate::sessions::{Life, Phase, Who, Work};
 use kvtide_types::LEASE_SHARE;
 
 /// Words of a lease's completion list.
@@ -108,8 +108,7 @@ impl BlockApi<'_> {
         let Some(last) = self.index.find(hash).filter(|&c| self.index.is_whole(c)) else {
             return self.complete(who, Status::NotFound, 0);
         };
-        let op = Op { work: Work::Lease, seq, ..Op::default() };
-        let Some(op) = self.new_op(who, op, due) else { return };
+        let Some(op) = self.new_op(who, seq, Work::Lease, due) else { return };
         let lease_us = if mutants::on(Mutant::LeaseEndsEarly) { lease_us / 2 } else { lease_us };
         // `u64::MAX` marks a sequence that is no lease.
         let until = self.now.saturating_add(lease_us).min(u64::MAX - 1);

@@ -23,7 +23,7 @@ mod store;
 pub(crate) use block_copies::Copier;
 use block_copies::{BlockCopy, Sent};
 pub(crate) use lookup::{LEASE_AGAIN_US, LEASE_WORDS, Lease};
-pub(crate) use store::Store;
+pub(crate) use store::StoreArgs;
 
 use crate::host::HostTier;
 use crate::layer::stands_on;

@@ -25,16 +25,18 @@ impl BlockApi<'_> {
         let rec = self.sessions[s].ops[op];
         match rec.work {
             Work::Lease => self.undo_lease(s, rec.seq),
-            Work::Load | Work::LoadHashed => self.undo_load(s, op),
-            Work::Store => self.forget_copies(s, op),
+            Work::Load(_) | Work::LoadHashed(_) => self.undo_load(s, op),
+            Work::Store(_) => self.forget_copies(s, op),
             _ => {}
         }
     }
 
     /// If a request is a store, note that its blocks will not be published.
     pub(crate) fn note_unstored(&mut self, s: u16, op: u32, cause: Cause) {
-        let rec = &self.sessions[s].ops[op];
-        let mut at = if rec.work == Work::Store { rec.copies.head } else { NONE };
+        let mut at = match self.sessions[s].ops[op].work {
+            Work::Store(store) => store.copies.list.head,
+            _ => NONE,
+        };
         while at != NONE {
             let copy = self.copiers[s].copies[at];
             self.note_absent(copy.hash, cause);

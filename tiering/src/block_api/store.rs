@@ -7,12 +7,13 @@ use crate::blocks::BlockState;
 use crate::disk::{Admit, HASHES_MAX};
 use crate::host::For;
 use crate::index::why_not_stored;
+use crate::lists::List;
 use crate::mutants::{self, Mutant};
-use crate::sessions::{JobRec, Op, Phase, Task, Who, Work};
+use crate::sessions::{Copies, JobRec, Phase, Store, Task, Who};
 
 /// Arguments of a store.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Store<'a> {
+pub(crate) struct StoreArgs<'a> {
     /// Index of the first block in its prefix.
     pub first: u32,
     /// Hash of the parent of the first block; 0: none.
@@ -24,9 +25,9 @@ pub(crate) struct Store<'a> {
 }
 
 impl BlockApi<'_> {
-    pub(crate) fn store_blocks(&mut self, who: Who, store: Store<'_>, due: u64) {
+    pub(crate) fn store_blocks(&mut self, who: Who, store: StoreArgs<'_>, due: u64) {
         let s = who.session;
-        let Store { first, parent, hashes, engine, level } = store;
+        let StoreArgs { first, parent, hashes, engine, level } = store;
         let pairs = hashes.len() == engine.len() && !hashes.is_empty();
         let named = !hashes.contains(&0) && !engine.contains(&NONE) && (parent == 0) == (first == 0);
         let refusal = if !pairs || !named || !self.is_next(s, first, parent) {
@@ -43,8 +44,9 @@ impl BlockApi<'_> {
         if let Some(status) = refusal {
             return self.complete(who, status, 0);
         }
-        let op = Op { work: Work::Store, first, parent, tokens: level as u64, ..Op::default() };
-        let Some(op) = self.new_op(who, op, due) else { return };
+        let store = Store { first, parent, above: 0, level, new: 0, next: NONE, copies: Copies::default() };
+        let Some(op) = self.new_op(who, NONE, store, due) else { return };
+        let mut list = List::default();
         let shard = self.sessions[s].shard;
         let (mut new, mut above) = (0, parent);
         for (index, (&hash, &engine)) in (0u32..).zip(hashes.iter().zip(engine)) {
@@ -57,29 +59,29 @@ impl BlockApi<'_> {
             // Without a block yet: `admit_store` allocates one unless the block is cached.
             let plane = if cached { self.geo.planes.len() as u16 } else { 0 };
             let copy = BlockCopy { block: NONE, engine, index, hash, plane, ..BlockCopy::default() };
-            self.copiers[s].copies.push(&mut self.below.sessions[s].ops.recs[op as usize].copies, copy);
+            self.copiers[s].copies.push(&mut list, copy);
         }
         let ops = &mut self.sessions[s].ops;
-        (ops[op].count, ops[op].above, ops[op].at) = (new, above, ops[op].copies.head);
+        let copies = Copies { list, ..Copies::default() };
+        ops.set(op, Store { above, new, next: list.head, copies, ..store });
         ops.enter(op, Phase::Admission);
     }
 
     /// Admit a store if there is capacity: create its blocks and charge them.
-    pub(crate) fn admit_store(&mut self, s: u16, op: u32) -> Admit {
-        let count = self.sessions[s].ops[op].count;
-        match self.admit_ids(s, count) {
+    pub(crate) fn admit_store(&mut self, s: u16, op: u32, Store { new, copies, .. }: Store) -> Admit {
+        match self.admit_ids(s, new) {
             Admit::Yes => {}
             other => return other,
         }
         // Each page needs a host frame, independent of the room in tier 0.
         for class in 0..self.geo.classes.len() {
-            let pages = u64::from(count) * u64::from(self.geo.classes[class].planes);
-            match self.admit_host(class as u8, pages, count.into()) {
+            let pages = u64::from(new) * u64::from(self.geo.classes[class].planes);
+            match self.admit_host(class as u8, pages, new.into()) {
                 Admit::Yes => {}
                 other => return other,
             }
         }
-        let mut at = self.sessions[s].ops[op].copies.head;
+        let mut at = copies.list.head;
         while at != NONE {
             let copy = self.copiers[s].copies[at];
             if copy.plane == 0 {
@@ -108,7 +110,7 @@ impl BlockApi<'_> {
     /// Send the next page of a block to store.
     pub(crate) fn gather_next(&mut self, s: u16, op: u32, at: u32, buf: &mut ActionBuf) -> Sent {
         let copy = self.copiers[s].copies[at];
-        if self.sessions[s].ops[op].ending {
+        if self.sessions[s].ops.copies(op).ending {
             return Sent::Never(self.sessions[s].ops[op].status);
         }
         let page = self.geo.page(copy.block, copy.plane);
@@ -156,16 +158,16 @@ impl BlockApi<'_> {
     }
 
     /// Publish the blocks with all pages arrived, up to the first incomplete one. None of the request's jobs is in flight.
-    pub(crate) fn all_gathered(&mut self, s: u16, op: u32) {
-        let rec = self.sessions[s].ops[op];
-        let level = [Level::Published, Level::Stored, Level::Durable][rec.tokens.min(2) as usize];
+    pub(crate) fn all_gathered(&mut self, s: u16, op: u32, store: Store) {
+        let (status, Store { first, parent, level, copies: Copies { list, ending, .. }, .. }) =
+            (self.sessions[s].ops[op].status, store);
         let planes = self.geo.planes.len();
         // At its deadline the store keeps the blocks that arrived; the others found no room in time.
-        let late = rec.ending && rec.status == Status::TimedOut;
-        let mut why = (rec.ending && !late).then_some(rec.status);
+        let late = ending && status == Status::TimedOut;
+        let mut why = (ending && !late).then_some(status);
         let missing = if late { Status::NotAdmitted } else { Status::Canceled };
-        let has_parent = rec.parent == 0 || self.index.find(rec.parent).is_some();
-        let mut above = match rec.parent {
+        let has_parent = parent == 0 || self.index.find(parent).is_some();
+        let mut above = match parent {
             0 => NONE,
             hash => self.index.find(hash).unwrap_or_else(|| {
                 // The parent of the first block was dropped, or was never cached.
@@ -178,13 +180,13 @@ impl BlockApi<'_> {
         // Published blocks may move to another list.
         while self.pop_chain(s, op).is_some() {}
         self.note_relayed(s, true);
-        let mut at = rec.copies.head;
+        let mut at = list.head;
         while at != NONE {
             let copy = self.copiers[s].copies[at];
             let whole = usize::from(copy.plane) == planes;
             why = why.or(copy.status).or((!whole).then_some(missing));
             if why.is_none() {
-                match self.publish_copy(s, &copy, rec.first + copy.index, above, level) {
+                match self.publish_copy(s, &copy, first + copy.index, above, level) {
                     Ok(c) => above = c,
                     Err(status) => why = Some(status),
                 }
@@ -198,7 +200,7 @@ impl BlockApi<'_> {
         }
         self.note_relayed(s, false);
         // Published blocks stay cached, the others are freed. The deepest comes first, so that a prefix outlives its descendants.
-        let mut at = rec.copies.tail;
+        let mut at = list.tail;
         while at != NONE {
             let copy = &mut self.copiers[s].copies[at];
             let (block, prev) = (std::mem::replace(&mut copy.block, NONE), copy.links.prev);
@@ -210,9 +212,10 @@ impl BlockApi<'_> {
         self.disk.wake();
         self.host_freed(); // blocks that NVMe refused may be evicted from now on
         self.keep_failed(s, op);
-        let rec = self.sessions[s].ops[op];
-        if rec.status == Status::Ok && level != Level::Published && above != NONE {
-            self.wait_until_persisted(s, op, above, level);
+        let ops = &self.sessions[s].ops;
+        if ops[op].status == Status::Ok && level != Level::Published && above != NONE {
+            let count = ops.copies(op).arrived;
+            self.wait_until_persisted(s, op, above, count, level);
             // Its deadline is over and forgotten, so nothing else would end it.
             if late && self.sessions[s].ops[op].phase == Phase::Persisting {
                 self.fail_op(s, op, Status::TimedOut);

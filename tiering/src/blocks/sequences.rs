@@ -108,14 +108,6 @@ impl BlockTable {
         }
     }
 
-    /// Release the op's reference to its source.
-    pub(crate) fn end_copy(&mut self, s: u16, op: u32) {
-        let source = std::mem::replace(&mut self.sessions[s].ops[op].source, NONE);
-        if source != NONE {
-            self.remove_in_flight(source);
-        }
-    }
-
     /// Return whether a sequence is a lease, or a lease of it is in progress.
     pub(crate) fn is_leased(&self, s: u16, seq: SeqId) -> bool {
         self.live_seq(s, seq).is_some_and(|q| q.leased_until != u64::MAX)

@@ -22,7 +22,7 @@ pub(crate) const IO_PAGES_MAX: usize = LIST_MAX / WORDS;
 impl DiskTier {
     /// Return whether a read by hash is in progress.
     fn reads_by_hash(&self) -> bool {
-        let reads = |ops: &Ops| ops.copying.iter(&ops.recs).any(|op| ops[op].work == Work::LoadHashed);
+        let reads = |ops: &Ops| ops.copying.iter(&ops.recs).any(|op| matches!(ops[op].work, Work::LoadHashed(_)));
         self.has_read_by_hash && self.sessions.iter().any(|session| reads(&session.ops))
     }
 

@@ -1,33 +1,33 @@
-//! TODO
+//! A block becomes findable, and its persistence starts.
 
 use crate::actions::LIST_MAX;
 use crate::api::{BlockId, Cause, Level, NONE, Status};
 use crate::blocks::BlockState;
 use crate::disk::{DiskTier, Logged, Why};
 use crate::index::{Link, ShardCopy};
-use crate::sessions::{Phase, Work};
+use crate::sessions::{Phase, Publish};
 
 /// Maximum hashes of one request: a list of 32-bit words holds this number of 128-bit hashes.
 pub(crate) const HASHES_MAX: usize = LIST_MAX / 4;
 
 impl DiskTier {
-    /// Make the request wait until cache entry `c`, which it has made findable, is persisted as requested.
-    pub(crate) fn wait_until_persisted(&mut self, s: u16, op: u32, c: u32, level: Level) {
+    /// Make a request wait until cache entry `c`, the last of the `count` that it has made findable, is persisted as requested.
+    pub(crate) fn wait_until_persisted(&mut self, s: u16, op: u32, c: u32, count: u32, level: Level) {
         match self.block_to_persist(s, c, level) {
             Ok(block) => {
-                let rec = &mut self.sessions[s].ops[op];
-                (rec.work, rec.at, rec.tokens, rec.use_pos) = (Work::Publish, c, level as u64, 0);
-                self.wait_for_persist(s, op, block);
+                let publish = Publish { entry: c, count, level, flush: 0 };
+                self.sessions[s].ops.set(op, publish);
+                self.wait_for_persist(s, op, publish, block);
             }
             Err(status) => self.finish_with(s, op, status, Level::Published as u64),
         }
     }
 
-    pub(crate) fn wait_for_persist(&mut self, s: u16, op: u32, block: Option<BlockId>) {
+    pub(crate) fn wait_for_persist(&mut self, s: u16, op: u32, publish: Publish, block: Option<BlockId>) {
         self.sessions[s].ops.enter(op, Phase::Persisting);
         match block {
             Some(b) => self.blocks[b].waited = true,
-            None => self.publish_stored(s, op),
+            None => self.publish_stored(s, op, publish),
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::api::{Action, NONE};
 use crate::blocks::{Block, BlockState, FrameState, On, Tier0};
 use crate::host::{HostOn, HostTier, Spare};
-use crate::sessions::{Life, Session};
+use crate::sessions::{Life, Session, Work};
 
 /// Maximum number of host frames that one search checks.
 const SEARCH_MAX: u32 = 1 << 14;
@@ -173,7 +173,11 @@ impl HostTier {
     /// nothing.
     fn is_awaited(&self, page: u32) -> bool {
         let waits = |(s, tier0): (&Session, &Tier0)| {
-            s.ops.faults.iter(&s.ops.recs).take(tier0.lanes.len()).any(|op| s.ops[op].at == page)
+            s.ops
+                .faults
+                .iter(&s.ops.recs)
+                .take(tier0.lanes.len())
+                .any(|op| matches!(s.ops[op].work, Work::Fault(fault) if fault.page == page))
         };
         self.sessions.iter().zip(self.tier0.iter()).any(waits)
     }

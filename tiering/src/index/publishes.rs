@@ -1,67 +1,61 @@
-//! TODO
+//! Publishes that wait until their blocks are stored, or durable.
 
 use crate::api::{BlockId, Level, NONE, Status};
 use crate::blocks::PersistState;
 use crate::index::{PrefixIndex, ShardCopy};
-use crate::sessions::{Life, Session};
+use crate::sessions::{Life, Op, Publish, Work};
 
 impl PrefixIndex {
     /// Return whether a publish waits for a record.
     pub(crate) fn publishes_wait(&self) -> bool {
-        let waits = |s: &Session| s.ops.persisting.iter(&s.ops.recs).any(|op| s.ops[op].use_pos == 0);
-        self.sessions.iter().any(waits)
+        let waits = |op: &Op| matches!(op.work, Work::Publish(publish) if publish.flush == 0);
+        self.sessions.iter().any(|s| s.ops.persisting.iter(&s.ops.recs).any(|op| waits(&s.ops[op])))
     }
 
     /// Continue the publishes that wait for the record of a block, which is now valid.
     pub(crate) fn publishes_stored(&mut self, c: u32, shard: u16) {
-        self.each_publish(|core, s, op| {
-            let rec = &core.sessions[s].ops[op];
-            if rec.at == c && rec.use_pos == 0 && core.sessions[s].shard == shard {
-                core.publish_stored(s, op);
+        self.each_publish(|index, s, op, publish| {
+            if publish.entry == c && publish.flush == 0 && index.sessions[s].shard == shard {
+                index.publish_stored(s, op, publish);
             }
         });
     }
 
-    pub(crate) fn publish_stored(&mut self, s: u16, op: u32) {
-        if self.sessions[s].ops[op].tokens < Level::Durable as u64 {
+    pub(crate) fn publish_stored(&mut self, s: u16, op: u32, publish: Publish) {
+        if publish.level < Level::Durable {
             return self.finish_with(s, op, Status::Ok, Level::Stored as u64);
         }
         // A flush in progress may have started too early.
         let flush = self.disk.want_flush();
-        let rec = &mut self.sessions[s].ops[op];
-        (rec.at, rec.use_pos) = (NONE, flush);
+        self.sessions[s].ops.set(op, Publish { entry: NONE, flush, ..publish });
     }
 
     /// Complete the publishes that wait for flush `done`, which ended, or for an earlier one.
     pub(crate) fn publishes_flushed(&mut self, done: u64, status: Status) {
-        self.each_publish(|core, s, op| {
-            let rec = core.sessions[s].ops[op];
-            match status {
-                _ if rec.use_pos == 0 || rec.use_pos > done => {}
-                Status::Ok => {
-                    core.counters.durable += u64::from(rec.count);
-                    core.finish_with(s, op, Status::Ok, Level::Durable as u64);
-                }
-                _ => core.finish_with(s, op, Status::Io, Level::Stored as u64),
+        self.each_publish(|index, s, op, publish| match status {
+            _ if publish.flush == 0 || publish.flush > done => {}
+            Status::Ok => {
+                index.counters.durable += u64::from(publish.count);
+                index.finish_with(s, op, Status::Ok, Level::Durable as u64);
             }
+            _ => index.finish_with(s, op, Status::Io, Level::Stored as u64),
         });
     }
 
     /// End the publishes that wait for the record of a cache entry that will not be stored.
     pub(crate) fn end_publishes(&mut self, c: u32, shard: u16, status: Status) {
-        self.each_publish(|core, s, op| {
-            let rec = &core.sessions[s].ops[op];
-            if rec.at == c && core.sessions[s].shard == shard {
-                core.finish_with(s, op, status, Level::Published as u64);
+        self.each_publish(|index, s, op, publish| {
+            if publish.entry == c && index.sessions[s].shard == shard {
+                index.finish_with(s, op, status, Level::Published as u64);
             }
         });
     }
 
     /// End the publishes that wait for a record: nothing can be stored for a long time.
     pub(crate) fn fail_publishes(&mut self, status: Status) {
-        self.each_publish(|core, s, op| {
-            if core.sessions[s].ops[op].use_pos == 0 {
-                core.finish_with(s, op, status, Level::Published as u64);
+        self.each_publish(|index, s, op, publish| {
+            if publish.flush == 0 {
+                index.finish_with(s, op, status, Level::Published as u64);
             }
         });
     }
@@ -69,12 +63,12 @@ impl PrefixIndex {
     /// End the publishes with a block or ancestor that needs a slot while NVMe has none free. The scan of pending blocks covers
     /// only a part of them at a time, and its next part may run much later.
     pub(crate) fn end_publishes_without_slots(&mut self) {
-        self.each_publish(|core, s, op| {
-            let (rec, shard) = (core.sessions[s].ops[op], core.sessions[s].shard);
-            let end = if rec.use_pos == 0 { rec.at } else { NONE };
-            let needs = |b| core.blocks[b].slot == NONE && core.blocks[b].persist == PersistState::Write;
-            if core.index.prefix(end).filter_map(|c| core.copy_of(c, shard)?.block()).any(needs) {
-                core.finish_with(s, op, Status::NoSpace, Level::Published as u64);
+        self.each_publish(|index, s, op, publish| {
+            let shard = index.sessions[s].shard;
+            let end = if publish.flush == 0 { publish.entry } else { NONE };
+            let needs = |b| index.blocks[b].slot == NONE && index.blocks[b].persist == PersistState::Write;
+            if index.index.prefix(end).filter_map(|c| index.copy_of(c, shard)?.block()).any(needs) {
+                index.finish_with(s, op, Status::NoSpace, Level::Published as u64);
             }
         });
     }
@@ -100,16 +94,18 @@ impl PrefixIndex {
         }
     }
 
-    fn each_publish(&mut self, mut look: impl FnMut(&mut PrefixIndex, u16, u32)) {
+    fn each_publish(&mut self, mut look: impl FnMut(&mut PrefixIndex, u16, u32, Publish)) {
         for s in 0..self.sessions.len() {
             if self.sessions[s].life != Life::Live {
                 continue;
             }
             let mut op = self.sessions[s].ops.persisting.head;
             while op != NONE {
-                let next = self.sessions[s].ops[op].links.next;
-                look(self, s, op);
-                op = next;
+                let Op { links, work, .. } = self.sessions[s].ops[op];
+                if let Work::Publish(publish) = work {
+                    look(self, s, op, publish);
+                }
+                op = links.next;
             }
         }
     }

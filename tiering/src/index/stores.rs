@@ -21,7 +21,10 @@ impl PrefixIndex {
         self.sessions.iter().flat_map(|session| {
             let ops = &session.ops;
             let under_way = ops.copying.iter(&ops.recs).chain(ops.admission.iter(&ops.recs));
-            under_way.filter(|&op| ops[op].work == Work::Store && ops[op].above != 0).map(|op| ops[op].above)
+            under_way.filter_map(|op| match ops[op].work {
+                Work::Store(store) if store.above != 0 => Some(store.above),
+                _ => None,
+            })
         })
     }
 

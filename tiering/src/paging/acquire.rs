@@ -7,7 +7,7 @@ use crate::counters::Reason;
 use crate::host::{Take, Want};
 use crate::mutants::{self, Mutant};
 use crate::paging::{Next, Paging};
-use crate::sessions::{Op, Phase, Pin, Task, Who, Work};
+use crate::sessions::{Acquire, Op, Phase, Pin, Task, Who, Work};
 
 /// Number of pages of the range that an acquire loads at a time, beginning with the one that it waits for.
 const AHEAD: u32 = 16;
@@ -27,7 +27,7 @@ impl Paging<'_> {
             return Err(Status::Range);
         }
         // A prefix that is being attached may become shorter.
-        let attaching = q.busy != 0 && self.sessions[s].ops[q.busy - 1].work == Work::AttachPrefix;
+        let attaching = q.busy != 0 && matches!(self.sessions[s].ops[q.busy - 1].work, Work::AttachPrefix(_));
         if q.parked || attaching { Err(Status::State) } else { Ok(()) }
     }
 
@@ -43,9 +43,7 @@ impl Paging<'_> {
         if let Err(status) = self.pin_range(s, range).and_then(|()| self.pins_fit(s, range)) {
             return self.complete(who, status, 0);
         }
-        let Pin { seq, plane, planes, first, count } = range;
-        let op = Op { work: Work::Acquire, seq, plane, planes, first, count, at: 0, ..Op::default() };
-        if let Some(op) = self.new_op(who, op, due) {
+        if let Some(op) = self.new_op(who, range.seq, Acquire { range, pinned: 0 }, due) {
             self.promise(s, &range, 0, true);
             self.sessions[s].ops.enter(op, Phase::Frames);
         }
@@ -62,8 +60,12 @@ impl Paging<'_> {
                 return Err(Status::TooBig);
             }
         }
-        let acquiring =
-            self.sessions[s].ops.recs.iter().filter(|o| o.phase != Phase::Free && o.work == Work::Acquire).count();
+        let acquiring = self.sessions[s]
+            .ops
+            .recs
+            .iter()
+            .filter(|o| o.phase != Phase::Free && matches!(o.work, Work::Acquire(_)))
+            .count();
         if self.pagers[s].pins.len() + acquiring >= self.cfg.limits.requests_max as usize {
             return Err(Status::Limit);
         }
@@ -83,18 +85,17 @@ impl Paging<'_> {
     }
 
     /// Pin the next page of a range, or load it and the following ones.
-    pub(crate) fn acquire_next(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> Next {
-        let rec = self.sessions[s].ops[op];
-        let range = rec.range();
+    pub(crate) fn acquire_next(&mut self, s: u16, op: u32, acquire: Acquire, buf: &mut ActionBuf) -> Next {
+        let Acquire { range, pinned } = acquire;
         let len = range.count * u32::from(range.planes);
-        if rec.at == len {
+        if pinned == len {
             return Next::AllSent;
         }
-        let page = self.range_page(s, &range, rec.at);
+        let page = self.range_page(s, &range, pinned);
         let present = self.present(page, s);
         if present.is_some_and(|f| self.in_mapped_frame(s, f)) {
             // Acquired pages must be in tier 0: code other than kvtide's kernels may read them.
-            for i in rec.at..len.min(rec.at + AHEAD) {
+            for i in pinned..len.min(pinned + AHEAD) {
                 let page = self.range_page(s, &range, i);
                 self.present(page, s).inspect(|&f| self.unmap_frame(s, f));
             }
@@ -104,12 +105,12 @@ impl Paging<'_> {
             if !mutants::on(Mutant::AcquireWithoutPin) {
                 self.pin(s, f);
             }
-            self.sessions[s].ops[op].at += 1;
+            self.sessions[s].ops.set(op, Acquire { pinned: pinned + 1, ..acquire });
             let class = usize::from(self.geo.class_of_page(page));
             self.tier0[s].classes[class].committed_pins -= 1;
             return Next::Sent;
         }
-        for i in rec.at..len.min(rec.at + AHEAD) {
+        for i in pinned..len.min(pinned + AHEAD) {
             let page = self.range_page(s, &range, i);
             if self.find_copy(page, s).is_some() || self.must_wait(s, page) {
                 continue;
@@ -139,17 +140,15 @@ impl Paging<'_> {
     }
 
     /// Complete an acquire after all its pages are pinned.
-    pub(crate) fn acquired(&mut self, s: u16, op: u32) {
-        let range = self.sessions[s].ops[op].range();
+    pub(crate) fn acquired(&mut self, s: u16, op: u32, range: Pin) {
         self.pagers[s].pins.push(range);
         self.finish_plain(s, op, Status::Ok);
     }
 
     /// Unpin the pages of a failed acquire.
-    pub(crate) fn undo_acquire(&mut self, s: u16, op: u32) {
-        let rec = self.sessions[s].ops[op];
-        self.promise(s, &rec.range(), rec.at, false);
-        self.unpin_pages(s, &rec.range(), rec.at);
+    pub(crate) fn undo_acquire(&mut self, s: u16, Acquire { range, pinned }: Acquire) {
+        self.promise(s, &range, pinned, false);
+        self.unpin_pages(s, &range, pinned);
     }
 
     /// Count the pages of a range from position `from` on as pages to be pinned, or stop counting them. Concurrent acquires must
@@ -195,12 +194,9 @@ impl Paging<'_> {
     /// Return whether blocks of the sequence from `index` on are acquired, or an acquire of them is in progress.
     pub(crate) fn pinned_from(&self, s: u16, seq: SeqId, index: u64) -> bool {
         let reaches = |p: &Pin| p.seq == seq && u64::from(p.first) + u64::from(p.count) > index;
-        self.pagers[s].pins.iter().any(reaches)
-            || self.sessions[s]
-                .ops
-                .recs
-                .iter()
-                .any(|o| o.phase != Phase::Free && o.work == Work::Acquire && reaches(&o.range()))
+        let acquires =
+            |o: &Op| o.phase != Phase::Free && matches!(o.work, Work::Acquire(acquire) if reaches(&acquire.range));
+        self.pagers[s].pins.iter().any(reaches) || self.sessions[s].ops.recs.iter().any(acquires)
     }
 
     pub(crate) fn advise(&mut self, s: u16, seq: SeqId, first: u32, count: u32, advice: Advice) -> Status {

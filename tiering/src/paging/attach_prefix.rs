@@ -4,7 +4,7 @@ use crate::actions::ActionBuf;
 use crate::api::{SeqId, Status};
 use crate::disk::{Admit, HASHES_MAX};
 use crate::paging::Paging;
-use crate::sessions::{Op, Phase, Who, Work};
+use crate::sessions::{AttachPrefix, Phase, Who};
 
 impl Paging<'_> {
     pub(crate) fn attach_prefix(&mut self, who: Who, seq: SeqId, hashes: &[u128], asked: Option<u32>, due: u64) {
@@ -16,22 +16,15 @@ impl Paging<'_> {
         if hashes.len() > HASHES_MAX {
             return self.complete(who, Status::Limit, 0);
         }
-        let op = Op {
-            work: Work::AttachPrefix,
-            seq,
-            first: q.blocks,
-            tokens: q.tokens,
-            looked_up: asked.is_none(),
-            ..Op::default()
-        };
-        let Some(op) = self.new_op(who, op, due) else { return };
+        let attach = AttachPrefix { first: q.blocks, count: 0, tokens: q.tokens, looked_up: asked.is_none() };
+        let Some(op) = self.new_op(who, seq, attach, due) else { return };
         self.count_asked(s, asked.unwrap_or(0));
         let found = self.attach_cached(s, seq, hashes);
         if asked.is_some() {
             self.count_miss(s, hashes, found);
         }
         let ops = &mut self.sessions[s].ops;
-        ops[op].count = found;
+        ops.set(op, AttachPrefix { count: found, ..attach });
         ops.enter(op, Phase::Admission);
         let page_tokens = self.geo.page_tokens;
         let q = self.seq_mut(s, seq);
@@ -40,7 +33,9 @@ impl Paging<'_> {
     }
 
     /// Admit the attached blocks if host memory can hold them; otherwise shorten the prefix.
-    pub(crate) fn admit_attach_prefix(&mut self, s: u16, op: u32) -> Admit {
+    pub(crate) fn admit_attach_prefix(&mut self, s: u16, op: u32, attach: AttachPrefix) -> Admit {
+        let AttachPrefix { first, mut count, .. } = attach;
+        let seq = self.sessions[s].ops[op].seq;
         loop {
             // Blocks that were other sessions' own no longer count for their guarantees.
             let mut decision = if self.ids_suffice(0) { Admit::Yes } else { Admit::No(Status::NoSpace) };
@@ -53,18 +48,18 @@ impl Paging<'_> {
                 }
             }
             let Admit::No(status) = decision else { return decision };
-            let rec = self.sessions[s].ops[op];
-            if rec.count == 0 {
+            if count == 0 {
                 return Admit::No(status);
             }
             // A shorter prefix must be readable too: its own windows and snapshot may be gone.
-            let mut count = rec.count - 1;
-            while count > 0 && !self.windows_whole(s, rec.seq, rec.first + count) {
+            count -= 1;
+            while count > 0 && !self.windows_whole(s, seq, first + count) {
                 count -= 1;
             }
-            self.drop_tail(s, rec.seq, rec.first + count);
-            self.sessions[s].ops[op].count = count;
-            self.seq_mut(s, rec.seq).tokens = u64::from(rec.first + count) * self.geo.page_tokens;
+            self.drop_tail(s, seq, first + count);
+            self.sessions[s].ops.set(op, AttachPrefix { count, ..attach });
+            let tokens = u64::from(first + count) * self.geo.page_tokens;
+            self.seq_mut(s, seq).tokens = tokens;
             if count == 0 {
                 // A prefix was cached, and none of it fits.
                 return Admit::No(Status::NoSpace);
@@ -72,18 +67,30 @@ impl Paging<'_> {
         }
     }
 
-    pub(crate) fn complete_attach_prefix(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
-        let rec = self.sessions[s].ops[op];
-        for index in rec.first..rec.first + rec.count {
-            buf.push_word(self.seq_block(s, rec.seq, index));
+    pub(crate) fn complete_attach_prefix(
+        &mut self,
+        s: u16,
+        seq: SeqId,
+        AttachPrefix { first, count, looked_up, .. }: AttachPrefix,
+        buf: &mut ActionBuf,
+    ) -> (Status, u64) {
+        for index in first..first + count {
+            buf.push_word(self.seq_block(s, seq, index));
         }
-        let tokens = u64::from(rec.first + rec.count) * self.geo.page_tokens;
-        let q = self.seq_mut(s, rec.seq);
+        let tokens = u64::from(first + count) * self.geo.page_tokens;
+        let q = self.seq_mut(s, seq);
         (q.busy, q.tokens) = (0, tokens);
-        if rec.count > 0 {
-            self.announce_used(s, rec.seq, rec.first + rec.count);
+        if count > 0 {
+            self.announce_used(s, seq, first + count);
         }
-        self.count_attached(s, rec.seq, (rec.first, rec.count), rec.looked_up);
-        (Status::Ok, u64::from(rec.count))
+        self.count_attached(s, seq, (first, count), looked_up);
+        (Status::Ok, u64::from(count))
+    }
+
+    /// Undo a failed attach: remove the attached blocks.
+    pub(crate) fn undo_attach_prefix(&mut self, s: u16, seq: SeqId, attach: AttachPrefix) {
+        self.drop_tail(s, seq, attach.first);
+        let q = self.seq_mut(s, seq);
+        (q.tokens, q.busy) = (attach.tokens, 0);
     }
 }

@@ -110,7 +110,7 @@ impl Paging<'_> {
             let lasting = !ok && self.pages[job.page as usize].copy_out_fails >= IO_TRIES;
             match lasting {
                 true => self.op_job_failed(s, job.op, Status::Io),
-                false => self.op_job_done(s, job.op, job.page),
+                false => self.op_job_done(s, job.op),
             }
         }
         if !ok && self.pages[job.page as usize].copy_out_fails >= IO_TRIES {

@@ -4,15 +4,14 @@ use crate::api::{BlockId, FrameId, NONE, SeqId, Status};
 use crate::blocks::{BlockState, FrameState};
 use crate::disk::Admit;
 use crate::paging::Paging;
-use crate::sessions::{Op, Phase, Who, Work};
+use crate::sessions::{Declare, Phase, Who};
 
 impl Paging<'_> {
     pub(crate) fn declare(&mut self, who: Who, seq: SeqId, index: u32, tokens: u64, frames: &[FrameId], due: u64) {
         match self.try_declare(who.session, seq, index, tokens, frames) {
             Err(status) => self.complete(who, status, 0),
             Ok(b) => {
-                let op = Op { work: Work::Declare, seq, at: b, count: 1, ..Op::default() };
-                if let Some(op) = self.new_op(who, op, due) {
+                if let Some(op) = self.new_op(who, seq, Declare { block: b }, due) {
                     self.sessions[who.session].ops.enter(op, Phase::Ready);
                 }
             }

@@ -74,7 +74,7 @@ impl Paging<'_> {
         self.settle(s, job.frame);
         self.end_placed(s, slot, job);
         if job.op != NONE {
-            self.op_job_done(s, job.op, job.page);
+            self.op_job_done(s, job.op);
         }
         self.page_arrived(s, job.page, job.frame);
         if self.host.is_reclaiming(self.geo.class_of_page(job.page)) {
@@ -173,7 +173,7 @@ impl Paging<'_> {
                 self.take_out(s, slot);
                 self.end_placed(s, slot, job);
                 if job.op != NONE {
-                    self.op_job_done(s, job.op, job.page);
+                    self.op_job_done(s, job.op);
                 }
                 return;
             }

@@ -6,7 +6,7 @@ use crate::blocks::{FrameState, NewJob, Pick};
 use crate::counters::Reason;
 use crate::host::{Fetch, Take, Want};
 use crate::paging::Paging;
-use crate::sessions::{Op, Phase, Task, Who, Work};
+use crate::sessions::{Fault, Life, Op, Phase, Task, Who, Work};
 
 /// Maximum number of frames that a fault checks for one that its lane is past.
 const CONSUMED_MAX: u32 = 64;
@@ -14,21 +14,27 @@ const CONSUMED_MAX: u32 = 64;
 impl Paging<'_> {
     /// Continue every waiting fault; there is at most one per lane that follows the protocol.
     pub(crate) fn issue_faults(&mut self, s: u16, buf: &mut ActionBuf) {
+        self.each_fault(s, |paging, op, fault| paging.try_fault(s, op, fault, buf));
+    }
+
+    /// Call `look` with every waiting fault, which it may end.
+    pub(crate) fn each_fault(&mut self, s: u16, mut look: impl FnMut(&mut Self, u32, Fault)) {
         let mut op = self.sessions[s].ops.faults.head;
         while op != NONE {
-            let next = self.sessions[s].ops[op].links.next;
-            self.try_fault(s, op, buf);
-            op = next;
+            let Op { links, work, .. } = self.sessions[s].ops[op];
+            if let Work::Fault(fault) = work {
+                look(self, op, fault);
+            }
+            op = links.next;
         }
     }
 
-    fn try_fault(&mut self, s: u16, op: u32, buf: &mut ActionBuf) {
-        let rec = self.sessions[s].ops[op];
-        let page = rec.at;
+    fn try_fault(&mut self, s: u16, op: u32, fault: Fault, buf: &mut ActionBuf) {
+        let page = fault.page;
         if let Some(f) = self.find_copy(page, s) {
             match self.frame(s, f).state {
-                FrameState::Present => self.fault_served(s, op, f),
-                _ => self.hurry(s, f, (rec.lane, rec.held_from), buf),
+                FrameState::Present => self.fault_served(s, op, fault, f),
+                _ => self.hurry(s, f, (fault.lane, fault.held_from), buf),
             }
             return;
         }
@@ -39,7 +45,7 @@ impl Paging<'_> {
         let class = self.geo.class_of_page(page);
         if !self.can_send(s, buf) {
             if self.can_send_last(s, buf) {
-                self.call_off_latest(s, class, (rec.lane, rec.held_from), buf);
+                self.call_off_latest(s, class, (fault.lane, fault.held_from), buf);
             }
             return;
         }
@@ -47,7 +53,7 @@ impl Paging<'_> {
             let want = Want { class: IoClass::Demand, reason: Reason::Demand, take: Take::Any, planes: (0, 0) };
             if self.read_in(page, want, buf) == Fetch::NoFrame {
                 // Loads that wait for later uses may hold every frame.
-                self.call_off_latest(s, class, (rec.lane, rec.held_from), buf);
+                self.call_off_latest(s, class, (fault.lane, fault.held_from), buf);
             }
             return;
         }
@@ -57,14 +63,14 @@ impl Paging<'_> {
         if self.must_wait(s, page) {
             return;
         }
-        let Some(pick) = self.pick_for_fault(s, page, (rec.lane, rec.use_pos), rec.held_from) else {
-            return self.call_off_latest(s, class, (rec.lane, rec.held_from), buf);
+        let Some(pick) = self.pick_for_fault(s, page, (fault.lane, fault.use_pos), fault.held_from) else {
+            return self.call_off_latest(s, class, (fault.lane, fault.held_from), buf);
         };
         let new = NewJob { task: Task::CopyIn, page, reason: Reason::Demand, op: NONE, source: NONE };
         self.place(s, pick, new, buf);
         if let Some(f) = self.find_copy(page, s) {
             let frame = self.frame_mut(s, f);
-            (frame.lane, frame.use_pos) = (rec.lane, rec.use_pos);
+            (frame.lane, frame.use_pos) = (fault.lane, fault.use_pos);
         }
     }
 
@@ -96,12 +102,11 @@ impl Paging<'_> {
     }
 
     /// Complete a fault: the page is resident, and stays until the lane's next boundary, when the lane may read it.
-    fn fault_served(&mut self, s: u16, op: u32, f: u32) {
-        let rec = self.sessions[s].ops[op];
+    fn fault_served(&mut self, s: u16, op: u32, fault: Fault, f: u32) {
         let session = &mut self.tier0[s];
-        session.lanes[usize::from(rec.lane)].fault_frame = f;
+        session.lanes[usize::from(fault.lane)].fault_frame = f;
         let frame = &mut session.frames[f as usize];
-        (frame.lane, frame.use_pos, frame.stamp) = (rec.lane, rec.use_pos, session.clock);
+        (frame.lane, frame.use_pos, frame.stamp) = (fault.lane, fault.use_pos, session.clock);
         self.finish_plain(s, op, Status::Ok);
     }
 
@@ -203,32 +208,26 @@ impl Paging<'_> {
 
     /// Complete the faults for a page that became resident in a session.
     pub(crate) fn page_arrived(&mut self, s: u16, page: u32, f: u32) {
-        let mut op = self.sessions[s].ops.faults.head;
-        while op != NONE {
-            let rec = self.sessions[s].ops[op];
-            if rec.at == page {
-                self.fault_served(s, op, f);
+        self.each_fault(s, |paging, op, fault| {
+            if fault.page == page {
+                paging.fault_served(s, op, fault, f);
             }
-            op = rec.links.next;
-        }
+        });
     }
 
     /// Fail the faults for a page that cannot be loaded.
     pub(crate) fn page_failed(&mut self, s: u16, page: u32) {
-        let mut op = self.sessions[s].ops.faults.head;
-        while op != NONE {
-            let rec = self.sessions[s].ops[op];
-            if rec.at == page {
-                self.finish_plain(s, op, Status::Io);
+        self.each_fault(s, |paging, op, fault| {
+            if fault.page == page {
+                paging.finish_plain(s, op, Status::Io);
             }
-            op = rec.links.next;
-        }
+        });
     }
 
     /// Fail the faults of other sessions for a page that session `s` could not store.
     pub(crate) fn page_failed_elsewhere(&mut self, s: u16, page: u32) {
         for other in 0..self.sessions.len() {
-            if other != s && self.sessions[other].life == crate::sessions::Life::Live {
+            if other != s && self.sessions[other].life == Life::Live {
                 self.page_failed(other, page);
             }
         }
@@ -239,7 +238,7 @@ impl Paging<'_> {
         let block = &self.blocks[self.geo.block_of(page)];
         if block.refs_other > 0 || block.home != s {
             for other in 0..self.sessions.len() {
-                if other != s && self.sessions[other].life == crate::sessions::Life::Live {
+                if other != s && self.sessions[other].life == Life::Live {
                     self.wake(other);
                 }
             }
@@ -249,14 +248,11 @@ impl Paging<'_> {
     /// End the faults of a step that is over.
     pub(crate) fn end_faults_of_step(&mut self, s: u16, lane: u16, step: u64) {
         let planes = u64::from(self.geo.planes_len());
-        let mut op = self.sessions[s].ops.faults.head;
-        while op != NONE {
-            let rec = self.sessions[s].ops[op];
-            if rec.lane == lane && rec.use_pos / planes <= step {
-                self.finish_plain(s, op, Status::NotFound);
+        self.each_fault(s, |paging, op, fault| {
+            if fault.lane == lane && fault.use_pos / planes <= step {
+                paging.finish_plain(s, op, Status::NotFound);
             }
-            op = rec.links.next;
-        }
+        });
     }
 
     /// Register a fault; `issue_faults` serves it in the same call.
@@ -285,18 +281,8 @@ impl Paging<'_> {
         if stays {
             return self.complete(who, Status::Ok, 0);
         }
-        let op = Op {
-            work: Work::Fault,
-            seq,
-            first: index,
-            plane,
-            at: page,
-            lane,
-            use_pos,
-            held_from: use_pos.saturating_add(u64::from(!whole)),
-            ..Default::default()
-        };
-        if let Some(op) = self.new_op(who, op, due) {
+        let held_from = use_pos.saturating_add(u64::from(!whole));
+        if let Some(op) = self.new_op(who, seq, Fault { page, index, lane, use_pos, held_from }, due) {
             self.sessions[s].ops.enter(op, Phase::Fault);
         }
     }

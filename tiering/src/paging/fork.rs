@@ -12,7 +12,10 @@ use crate::disk::Admit;
 use crate::host::{Take, Want};
 use crate::mutants::{self, Mutant};
 use crate::paging::{Next, Paging};
-use crate::sessions::{Op, Phase, Task, Who, Work};
+use crate::sessions::{Fork, Phase, TailCopy, Task, Truncate, Who};
+
+/// Nothing is copied.
+const NO_COPY: TailCopy = TailCopy { source: NONE, next: (NONE, 0) };
 
 impl Paging<'_> {
     pub(crate) fn fork(&mut self, who: Who, parent: SeqId, child: SeqId, due: u64) {
@@ -26,19 +29,19 @@ impl Paging<'_> {
         if let Some(status) = refused {
             return self.complete(who, status, 0);
         }
-        let op = Op { work: Work::Fork, seq: parent, child, tokens: q.tokens, at: NONE, ..Op::default() };
-        if let Some(op) = self.new_op(who, op, due) {
+        let fork = Fork { child, tokens: q.tokens, shared: 0, copy: NO_COPY };
+        if let Some(op) = self.new_op(who, parent, fork, due) {
             self.seq_mut(s, child).busy = op + 1;
             self.sessions[s].ops.enter(op, Phase::Admission);
         }
     }
 
     /// Admit a fork if there is capacity: the child refers to the shared blocks from now on.
-    pub(crate) fn admit_fork(&mut self, s: u16, op: u32) -> Admit {
-        let rec = self.sessions[s].ops[op];
-        let parent = self.lists[s].seqs[rec.seq as usize];
-        let shared = (rec.tokens / self.geo.page_tokens) as u32;
-        let tail = u32::from(!rec.tokens.is_multiple_of(self.geo.page_tokens));
+    pub(crate) fn admit_fork(&mut self, s: u16, op: u32, fork: Fork) -> Admit {
+        let (seq, Fork { child, tokens, .. }) = (self.sessions[s].ops[op].seq, fork);
+        let parent = self.lists[s].seqs[seq as usize];
+        let shared = (tokens / self.geo.page_tokens) as u32;
+        let tail = u32::from(!tokens.is_multiple_of(self.geo.page_tokens));
         if parent.blocks < shared + tail || parent.parked {
             // Truncated or parked while the fork waited.
             return Admit::No(Status::State);
@@ -50,7 +53,8 @@ impl Paging<'_> {
             Admit::Yes => {}
             other => return other,
         }
-        *self.seq_mut(s, rec.child) = Seq {
+        let page_tokens = self.geo.page_tokens;
+        *self.seq_mut(s, child) = Seq {
             live: true,
             busy: op + 1,
             discard_from: parent.discard_from,
@@ -60,21 +64,22 @@ impl Paging<'_> {
             ..Seq::default()
         };
         if matches!(parent.contract, Contract::Approx { .. }) {
-            self.track(s, rec.child);
+            self.track(s, child);
         }
         for index in 0..shared {
-            self.share_block(s, rec.seq, rec.child, index);
+            self.share_block(s, seq, child, index);
         }
-        self.seq_mut(s, rec.child).tokens = u64::from(shared) * self.geo.page_tokens;
-        self.sessions[s].ops[op].first = shared;
+        self.seq_mut(s, child).tokens = u64::from(shared) * page_tokens;
+        let mut copy = NO_COPY;
         if tail == 1 {
             if mutants::on(Mutant::ForkSharesTail) {
-                self.share_block(s, rec.seq, rec.child, shared);
+                self.share_block(s, seq, child, shared);
             } else {
-                let source = self.seq_block(s, rec.seq, shared);
-                self.start_copy(s, op, source);
+                let source = self.seq_block(s, seq, shared);
+                copy = self.start_copy(s, op, source);
             }
         }
+        self.sessions[s].ops.set(op, Fork { shared, copy, ..fork });
         Admit::Yes
     }
 
@@ -92,25 +97,49 @@ impl Paging<'_> {
         }
     }
 
-    fn start_copy(&mut self, s: u16, op: u32, source: BlockId) {
+    /// Start to copy a block into a new one.
+    fn start_copy(&mut self, s: u16, op: u32, source: BlockId) -> TailCopy {
         let copy = self.new_block(s, op);
         self.add_in_flight(source);
-        let ops = &mut self.sessions[s].ops;
-        ops[op].source = source;
-        ops[op].at = copy.unwrap_or(NONE);
+        TailCopy { source, next: (copy.unwrap_or(NONE), 0) }
     }
 
-    /// Copy the next page of an op's source block.
-    pub(crate) fn copy_next(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> Next {
-        let rec = self.sessions[s].ops[op];
-        if rec.at == NONE {
-            return Next::AllSent;
+    /// Release the source of a copy.
+    pub(crate) fn end_copy(&mut self, copy: TailCopy) {
+        if copy.source != NONE {
+            self.remove_in_flight(copy.source);
+        }
+    }
+
+    /// Copy the next page of a fork.
+    pub(crate) fn fork_next(&mut self, s: u16, op: u32, fork: Fork, buf: &mut ActionBuf) -> Next {
+        let (next, copy) = self.copy_next(s, op, fork.copy, buf);
+        if let Some(copy) = copy {
+            self.sessions[s].ops.set(op, Fork { copy, ..fork });
+        }
+        next
+    }
+
+    /// Copy the next page of a truncate.
+    pub(crate) fn truncate_next(&mut self, s: u16, op: u32, truncate: Truncate, buf: &mut ActionBuf) -> Next {
+        let (next, copy) = self.copy_next(s, op, truncate.copy, buf);
+        if let Some(copy) = copy {
+            self.sessions[s].ops.set(op, Truncate { copy, ..truncate });
+        }
+        next
+    }
+
+    /// Copy the next page of an op's source block. Return what is left to copy if a job was sent.
+    fn copy_next(&mut self, s: u16, op: u32, copy: TailCopy, buf: &mut ActionBuf) -> (Next, Option<TailCopy>) {
+        let (block, plane) = copy.next;
+        if block == NONE {
+            return (Next::AllSent, None);
         }
         if !self.can_send(s, buf) {
-            return Next::Stalled;
+            return (Next::Stalled, None);
         }
-        let page = self.geo.page(rec.at, rec.at_plane);
-        let from = self.geo.page(rec.source, rec.at_plane);
+        let page = self.geo.page(block, plane);
+        let from = self.geo.page(copy.source, plane);
         let state = self.pages[from as usize];
         let new = NewJob { task: Task::Install, page, reason: Reason::Copy, op, source: NONE };
         let (new, pinned) = match self.find_copy(from, s) {
@@ -120,51 +149,61 @@ impl Paging<'_> {
             Some(f) if self.frame(s, f).state == FrameState::Present => {
                 (NewJob { task: Task::Copy, source: f, ..new }, Some(f))
             }
-            Some(_) => return Next::Stalled,
+            Some(_) => return (Next::Stalled, None),
             None if state.host != NONE => (NewJob { task: Task::CopyInAs, source: from, ..new }, None),
             // Out of window: the copy's page is never read either.
             None if state.out_of_window() => (new, None),
             None if state.lost() => {
                 self.fail_op(s, op, Status::Lost);
-                return Next::Over;
+                return (Next::Over, None);
             }
             None if state.on_disk() => {
-                let planes = (rec.at_plane, self.geo.planes.len() as u16);
+                let planes = (plane, self.geo.planes.len() as u16);
                 let want = Want { class: IoClass::Demand, reason: Reason::Copy, take: Take::Any, planes };
                 self.read_in(from, want, buf);
-                return Next::Stalled;
+                return (Next::Stalled, None);
             }
             None => {
                 self.fetch_from_elsewhere(from, buf);
-                return Next::Stalled;
+                return (Next::Stalled, None);
             }
         };
         // The pin keeps the copy from taking the frame of its source.
         pinned.inspect(|&f| self.pin(s, f));
-        let pick = self.pick_any(s, self.geo.class_of(rec.at_plane));
+        let pick = self.pick_any(s, self.geo.class_of(plane));
         if let Some(pick) = pick {
             self.place(s, pick, new, buf);
-            self.step_op(s, op);
         }
         pinned.inspect(|&f| self.unpin(s, f));
-        if pick.is_some() { Next::Sent } else { Next::Stalled }
+        match pick {
+            Some(_) => (Next::Sent, Some(TailCopy { next: self.next_in_chain(copy.next), ..copy })),
+            None => (Next::Stalled, None),
+        }
     }
 
     /// Complete a fork: append the copies to the child and write their ids.
-    pub(crate) fn complete_fork(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
-        let rec = self.sessions[s].ops[op];
-        self.end_copy(s, op);
+    pub(crate) fn complete_fork(&mut self, s: u16, op: u32, fork: Fork, buf: &mut ActionBuf) -> (Status, u64) {
+        self.end_copy(fork.copy);
+        self.sessions[s].ops.set(op, Fork { copy: NO_COPY, ..fork });
         while let Some(b) = self.pop_chain(s, op) {
-            if !self.append_block(s, rec.child, b) {
+            if !self.append_block(s, fork.child, b) {
                 self.drop_ref(s, b);
                 self.undo_op(s, op);
                 return (Status::Limit, 0);
             }
             buf.push_word(b);
         }
-        let child = self.seq_mut(s, rec.child);
-        (child.tokens, child.busy) = (rec.tokens, 0);
-        (Status::Ok, u64::from(rec.first))
+        let child = self.seq_mut(s, fork.child);
+        (child.tokens, child.busy) = (fork.tokens, 0);
+        (Status::Ok, u64::from(fork.shared))
+    }
+
+    /// Undo a failed fork: remove the child.
+    pub(crate) fn undo_fork(&mut self, s: u16, fork: Fork) {
+        self.end_copy(fork.copy);
+        self.untrack(s, fork.child);
+        self.drop_tail(s, fork.child, 0);
+        *self.seq_mut(s, fork.child) = Seq::default();
     }
 
     pub(crate) fn truncate(&mut self, who: Who, seq: SeqId, tokens: u64, due: u64) {
@@ -191,8 +230,7 @@ impl Paging<'_> {
             self.cut(s, seq, tokens, keep);
             return self.complete(who, Status::Ok, u64::from(keep));
         }
-        let op = Op { work: Work::Truncate, seq, first: keep, tokens, ..Op::default() };
-        if let Some(op) = self.new_op(who, op, due) {
+        if let Some(op) = self.new_op(who, seq, Truncate { tokens, keep, copy: NO_COPY }, due) {
             self.seq_mut(s, seq).busy = op + 1;
             self.sessions[s].ops.enter(op, Phase::Admission);
         }
@@ -222,39 +260,43 @@ impl Paging<'_> {
     }
 
     fn end_faults_beyond(&mut self, s: u16, seq: SeqId, keep: u32) {
-        let mut op = self.sessions[s].ops.faults.head;
-        while op != NONE {
-            let rec = self.sessions[s].ops[op];
-            if rec.seq == seq && rec.first >= keep {
-                self.finish_plain(s, op, Status::NotFound);
+        self.each_fault(s, |paging, op, fault| {
+            if paging.sessions[s].ops[op].seq == seq && fault.index >= keep {
+                paging.finish_plain(s, op, Status::NotFound);
             }
-            op = rec.links.next;
-        }
+        });
     }
 
-    pub(crate) fn admit_truncate(&mut self, s: u16, op: u32) -> Admit {
+    pub(crate) fn admit_truncate(&mut self, s: u16, op: u32, truncate: Truncate) -> Admit {
         match self.admit_copies(s, 1) {
             Admit::Yes => {}
             other => return other,
         }
-        let rec = self.sessions[s].ops[op];
-        let source = self.seq_block(s, rec.seq, rec.first - 1);
-        self.start_copy(s, op, source);
+        let seq = self.sessions[s].ops[op].seq;
+        let source = self.seq_block(s, seq, truncate.keep - 1);
+        let copy = self.start_copy(s, op, source);
+        self.sessions[s].ops.set(op, Truncate { copy, ..truncate });
         Admit::Yes
     }
 
     /// Complete a truncate: replace the block that contains the cut by the copy, and write its id.
-    pub(crate) fn complete_truncate(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
-        let rec = self.sessions[s].ops[op];
-        self.end_copy(s, op);
-        self.cut(s, rec.seq, rec.tokens, rec.first - 1);
+    pub(crate) fn complete_truncate(
+        &mut self,
+        s: u16,
+        op: u32,
+        Truncate { tokens, keep, copy }: Truncate,
+        buf: &mut ActionBuf,
+    ) -> (Status, u64) {
+        let seq = self.sessions[s].ops[op].seq;
+        self.end_copy(copy);
+        self.cut(s, seq, tokens, keep - 1);
         while let Some(b) = self.pop_chain(s, op) {
             // It fits: a block was removed just before.
-            self.append_block(s, rec.seq, b);
+            self.append_block(s, seq, b);
             buf.push_word(b);
         }
-        let q = self.seq_mut(s, rec.seq);
-        (q.tokens, q.busy) = (rec.tokens, 0);
-        (Status::Ok, u64::from(rec.first))
+        let q = self.seq_mut(s, seq);
+        (q.tokens, q.busy) = (tokens, 0);
+        (Status::Ok, u64::from(keep))
     }
 }

@@ -3,10 +3,10 @@
 //! A guarantee is admitted like that many new blocks, and charged until the session ends or replaces it (`account`). Cached blocks
 //! may use the memory meanwhile, since they can be evicted.
 
-use crate::api::Status;
+use crate::api::{NONE, Status};
 use crate::disk::Admit;
 use crate::paging::Paging;
-use crate::sessions::{Op, Phase, Who, Work};
+use crate::sessions::{Guarantee, Phase, Who};
 
 impl Paging<'_> {
     pub(crate) fn guarantee(&mut self, who: Who, blocks: u32, due: u64) {
@@ -15,13 +15,12 @@ impl Paging<'_> {
             // Its blocks have no home, so none of them would count.
             return self.complete(who, Status::Invalid, 0);
         }
-        if let Some(op) = self.new_op(who, Op { work: Work::Guarantee, count: blocks, ..Op::default() }, due) {
+        if let Some(op) = self.new_op(who, NONE, Guarantee { blocks }, due) {
             self.sessions[who.session].ops.enter(op, Phase::Admission);
         }
     }
 
-    pub(crate) fn admit_guarantee(&mut self, s: u16, op: u32) -> Admit {
-        let wanted = self.sessions[s].ops[op].count;
+    pub(crate) fn admit_guarantee(&mut self, s: u16, Guarantee { blocks: wanted }: Guarantee) -> Admit {
         // Memory is requested even if block ids are short, so that the refusal reports the possible number.
         let blocks = wanted.min(self.ids_for_guarantee(s));
         let mut decision = Admit::Yes;
@@ -36,16 +35,14 @@ impl Paging<'_> {
         if decision == Admit::Yes && blocks < wanted { Admit::No(Status::NoSpace) } else { decision }
     }
 
-    pub(crate) fn start_guarantee(&mut self, s: u16, op: u32) {
-        let blocks = self.sessions[s].ops[op].count;
+    pub(crate) fn start_guarantee(&mut self, s: u16, op: u32, Guarantee { blocks }: Guarantee) {
         self.set_guarantee(s, blocks);
         self.finish_with(s, op, Status::Ok, blocks.into());
         self.wake_admission();
     }
 
     /// Refuse a guarantee, and say how many blocks could be guaranteed.
-    pub(crate) fn refuse_guarantee(&mut self, s: u16, op: u32) {
-        let wanted = self.sessions[s].ops[op].count;
+    pub(crate) fn refuse_guarantee(&mut self, s: u16, op: u32, Guarantee { blocks: wanted }: Guarantee) {
         let (mut fits, mut too_many) = (0, wanted.min(self.ids_for_guarantee(s).saturating_add(1)));
         while too_many - fits > 1 {
             let blocks = fits + (too_many - fits) / 2;

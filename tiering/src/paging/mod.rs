@@ -30,7 +30,7 @@ pub(crate) use pager::Pager;
 use pick::CHANCES;
 use prefetch::burst_frames;
 pub(crate) use prefetch::{Prediction, Prefetch, Scores};
-pub(crate) use publish::Publish;
+pub(crate) use publish::PublishArgs;
 use scan::WALK_MAX;
 pub(crate) use scheduled::ScheduledPrefetches;
 

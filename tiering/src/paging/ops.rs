@@ -2,10 +2,9 @@
 
 use crate::actions::ActionBuf;
 use crate::api::{NONE, Status};
-use crate::blocks::Seq;
 use crate::mutants::{self, Mutant};
 use crate::paging::Paging;
-use crate::sessions::{Phase, Task, Work};
+use crate::sessions::{Op, Phase, Task, Work};
 
 /// Progress of an op that takes frames.
 pub(crate) enum Next {
@@ -35,26 +34,21 @@ impl Paging<'_> {
         while let Some(b) = self.pop_chain(s, op) {
             self.drop_ref(s, b);
         }
-        self.end_copy(s, op);
         if mutants::on(Mutant::CancelFreesCopyOutTarget) {
             self.free_targets(s, op);
         }
-        let rec = self.sessions[s].ops[op];
-        match rec.work {
-            Work::Fork => {
-                self.untrack(s, rec.child);
-                self.drop_tail(s, rec.child, 0);
-                *self.seq_mut(s, rec.child) = Seq::default();
+        let Op { seq, work, .. } = self.sessions[s].ops[op];
+        match work {
+            Work::Fork(fork) => self.undo_fork(s, fork),
+            Work::AttachPrefix(attach) => self.undo_attach_prefix(s, seq, attach),
+            Work::Truncate(truncate) => {
+                self.end_copy(truncate.copy);
+                self.seq_mut(s, seq).busy = 0;
             }
-            Work::AttachPrefix => {
-                self.drop_tail(s, rec.seq, rec.first);
-                let q = self.seq_mut(s, rec.seq);
-                (q.tokens, q.busy) = (rec.tokens, 0);
-            }
-            Work::Truncate | Work::Park => self.seq_mut(s, rec.seq).busy = 0,
-            Work::Resume => self.undo_resume(s, op),
-            Work::Acquire => self.undo_acquire(s, op),
-            Work::Resize => self.undo_resize(s, op),
+            Work::Park(_) => self.seq_mut(s, seq).busy = 0,
+            Work::Resume(resume) => self.undo_resume(s, seq, resume),
+            Work::Acquire(acquire) => self.undo_acquire(s, acquire),
+            Work::Resize(resize) => self.undo_resize(s, op, resize),
             _ => {}
         }
     }
@@ -62,14 +56,14 @@ impl Paging<'_> {
     /// Continue an op that has no more to wait for.
     pub(crate) fn all_done(&mut self, s: u16, op: u32) {
         match self.sessions[s].ops[op].work {
-            Work::Acquire => self.acquired(s, op),
-            Work::Resume => self.resumed(s, op),
+            Work::Acquire(acquire) => self.acquired(s, op, acquire.range),
+            Work::Resume(_) => self.resumed(s, op),
             _ => self.sessions[s].ops.enter(op, Phase::Ready),
         }
     }
 
     /// Record that a job of the op succeeded.
-    pub(crate) fn op_job_done(&mut self, s: u16, op: u32, _page: u32) {
+    pub(crate) fn op_job_done(&mut self, s: u16, op: u32) {
         let ops = &mut self.sessions[s].ops;
         ops[op].pending -= 1;
         if ops[op].pending == 0 && ops[op].phase == Phase::Jobs {
@@ -92,23 +86,12 @@ impl Paging<'_> {
                 return;
             }
             let next = match self.sessions[s].ops[op].work {
-                Work::Reserve => self.reserve_next(s, op, buf),
-                Work::Fork | Work::Truncate => self.copy_next(s, op, buf),
-                Work::Resume => self.resume_next(s, op, buf),
-                Work::Acquire => self.acquire_next(s, op, buf),
-                Work::AttachPrefix
-                | Work::Park
-                | Work::Fault
-                | Work::Declare
-                | Work::Publish
-                | Work::Resize
-                | Work::Guarantee
-                | Work::Lease
-                | Work::Load
-                | Work::LoadHashed
-                | Work::Store
-                | Work::Follow
-                | Work::List => Next::AllSent,
+                Work::Reserve(reserve) => self.reserve_next(s, op, reserve, buf),
+                Work::Fork(fork) => self.fork_next(s, op, fork, buf),
+                Work::Truncate(truncate) => self.truncate_next(s, op, truncate, buf),
+                Work::Resume(resume) => self.resume_next(s, op, resume, buf),
+                Work::Acquire(acquire) => self.acquire_next(s, op, acquire, buf),
+                _ => Next::AllSent,
             };
             match next {
                 Next::Sent | Next::Over => {}

@@ -12,7 +12,7 @@ use crate::disk::Admit;
 use crate::host::{For, Take, Want};
 use crate::mutants::{self, Mutant};
 use crate::paging::{Next, Paging};
-use crate::sessions::{Op, Phase, Task, Who, Work};
+use crate::sessions::{Op, Park, Phase, Resume, Task, Who, Work};
 
 /// Maximum number of pages that one call checks for a park.
 const LEAVE_MAX: u32 = 1024;
@@ -21,7 +21,7 @@ impl Paging<'_> {
     pub(crate) fn park(&mut self, who: Who, seq: SeqId, due_us: u64, deadline: u64) {
         let s = who.session;
         let Some(&q) = self.live_seq(s, seq) else { return self.complete(who, Status::NotFound, 0) };
-        let parking = q.busy != 0 && self.sessions[s].ops[q.busy - 1].work == Work::Park;
+        let parking = q.busy != 0 && matches!(self.sessions[s].ops[q.busy - 1].work, Work::Park(_));
         if q.parked && (q.busy == 0 || parking) {
             // Only the due time changes.
             self.expect_back(s, seq, due_us);
@@ -33,8 +33,7 @@ impl Paging<'_> {
         if self.pinned_from(s, seq, 0) {
             return self.complete(who, Status::Busy, 0);
         }
-        let op = Op { work: Work::Park, seq, at: q.blocks, tokens: due_us, ..Op::default() };
-        let Some(op) = self.new_op(who, op, deadline) else { return };
+        let Some(op) = self.new_op(who, seq, Park { left: (q.blocks, 0) }, deadline) else { return };
         self.sessions[s].ops.enter(op, Phase::Parking);
         let q = self.seq_mut(s, seq);
         (q.parked, q.busy) = (true, op + 1);
@@ -84,24 +83,24 @@ impl Paging<'_> {
     /// Continue one park. Return false if it stopped only because it had checked the maximum number of pages.
     fn leave(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> bool {
         for _ in 0..LEAVE_MAX {
-            let rec = self.sessions[s].ops[op];
-            if rec.at == 0 {
-                if rec.pending == 0 {
+            let Op { seq, pending, work: Work::Park(Park { left: (left, plane) }), .. } = self.sessions[s].ops[op]
+            else {
+                return true;
+            };
+            if left == 0 {
+                if pending == 0 {
                     self.left(s, op);
                 }
                 return true;
             }
-            let b = self.seq_block(s, rec.seq, rec.at - 1);
-            let page = self.geo.page(b, rec.at_plane);
+            let b = self.seq_block(s, seq, left - 1);
+            let page = self.geo.page(b, plane);
             if !self.leave_page(s, op, b, page, buf) {
                 return true;
             }
-            let planes = self.geo.planes.len() as u16;
-            let rec = &mut self.sessions[s].ops[op];
-            rec.at_plane += 1;
-            if rec.at_plane == planes {
-                (rec.at, rec.at_plane) = (rec.at - 1, 0);
-            }
+            let last = usize::from(plane) + 1 == self.geo.planes.len();
+            let left = if last { (left - 1, 0) } else { (left, plane + 1) };
+            self.sessions[s].ops.set(op, Park { left });
         }
         false
     }
@@ -156,8 +155,7 @@ impl Paging<'_> {
         if !q.parked || q.busy != 0 {
             return self.complete(who, Status::State, 0);
         }
-        let op = Op { work: Work::Resume, seq, ..Op::default() };
-        if let Some(op) = self.new_op(who, op, due) {
+        if let Some(op) = self.new_op(who, seq, Resume::default(), due) {
             self.count_outcomes(s, seq);
             self.forget_due(s, seq);
             self.seq_mut(s, seq).busy = op + 1;
@@ -174,23 +172,22 @@ impl Paging<'_> {
             other => return other,
         }
         self.set_parked(s, seq, false);
-        let rec = &mut self.sessions[s].ops[op];
-        (rec.at, rec.count, rec.started) = (first, 0, true);
+        self.sessions[s].ops.set(op, Resume { next: (first, 0), started: true });
         Admit::Yes
     }
 
     /// Load the next page of a resumed tail.
-    pub(crate) fn resume_next(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> Next {
-        let rec = self.sessions[s].ops[op];
-        if rec.at >= self.lists[s].seqs[rec.seq as usize].blocks {
-            return if self.tail_is_read(s, rec.seq) { Next::Stalled } else { Next::AllSent };
+    pub(crate) fn resume_next(&mut self, s: u16, op: u32, resume: Resume, buf: &mut ActionBuf) -> Next {
+        let (seq, (index, plane)) = (self.sessions[s].ops[op].seq, resume.next);
+        if index >= self.lists[s].seqs[seq as usize].blocks {
+            return if self.tail_is_read(s, seq) { Next::Stalled } else { Next::AllSent };
         }
-        let page = self.geo.page(self.seq_block(s, rec.seq, rec.at), rec.at_plane);
+        let page = self.geo.page(self.seq_block(s, seq, index), plane);
         match self.find_copy(page, s) {
             Some(f) if self.frame(s, f).state == FrameState::Present && self.frame(s, f).job == NONE => {}
             Some(_) => return Next::Stalled,
             None if self.only_on_disk(page) => {
-                let planes = (rec.at_plane, self.geo.planes.len() as u16);
+                let planes = (plane, self.geo.planes.len() as u16);
                 let want = Want { class: IoClass::Demand, reason: Reason::Request, take: Take::Any, planes };
                 self.read_in(page, want, buf);
                 return Next::Stalled;
@@ -212,12 +209,9 @@ impl Paging<'_> {
                 );
             }
         }
-        let planes = self.geo.planes.len() as u16;
-        let rec = &mut self.sessions[s].ops[op];
-        rec.at_plane += 1;
-        if rec.at_plane == planes {
-            (rec.at, rec.at_plane) = (rec.at + 1, 0);
-        }
+        let last = usize::from(plane) + 1 == self.geo.planes.len();
+        let next = if last { (index + 1, 0) } else { (index, plane + 1) };
+        self.sessions[s].ops.set(op, Resume { next, ..resume });
         Next::Sent
     }
 
@@ -250,11 +244,10 @@ impl Paging<'_> {
     }
 
     /// Undo a failed resume: the sequence is parked as before.
-    pub(crate) fn undo_resume(&mut self, s: u16, op: u32) {
-        let rec = self.sessions[s].ops[op];
-        if rec.started {
-            self.set_parked(s, rec.seq, true);
+    pub(crate) fn undo_resume(&mut self, s: u16, seq: SeqId, resume: Resume) {
+        if resume.started {
+            self.set_parked(s, seq, true);
         }
-        self.seq_mut(s, rec.seq).busy = 0;
+        self.seq_mut(s, seq).busy = 0;
     }
 }

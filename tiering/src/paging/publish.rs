@@ -4,11 +4,11 @@ use crate::api::{Cause, Level, NONE, SeqId, Status};
 use crate::disk::HASHES_MAX;
 use crate::index::why_not_stored;
 use crate::paging::Paging;
-use crate::sessions::{Op, Who, Work};
+use crate::sessions::{Publish, Who};
 
 /// Arguments of a publish.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Publish<'a> {
+pub(crate) struct PublishArgs<'a> {
     pub seq: SeqId,
     pub first: u32,
     pub parent: u128,
@@ -18,7 +18,7 @@ pub(crate) struct Publish<'a> {
 
 impl Paging<'_> {
     /// Execute a publish. The level reached is the value of the completion.
-    pub(crate) fn publish(&mut self, who: Who, publish: Publish<'_>, due: u64) {
+    pub(crate) fn publish(&mut self, who: Who, publish: PublishArgs<'_>, due: u64) {
         match self.try_publish(who.session, publish) {
             Err(status) => self.complete(who, status, Level::Published as u64),
             Ok(NONE) => self.complete(who, Status::Ok, publish.level as u64),
@@ -28,21 +28,21 @@ impl Paging<'_> {
     }
 
     /// Persist the range that ends with cache entry `c` as requested. When `c` is stored, so are all its ancestors.
-    fn publish_and_persist(&mut self, who: Who, c: u32, publish: Publish<'_>, due: u64) {
+    fn publish_and_persist(&mut self, who: Who, c: u32, publish: PublishArgs<'_>, due: u64) {
         let block = match self.block_to_persist(who.session, c, publish.level) {
             Ok(block) => block,
             Err(status) => return self.complete(who, status, Level::Published as u64),
         };
         let count = publish.hashes.len() as u32;
-        let op = Op { work: Work::Publish, at: c, count, tokens: publish.level as u64, ..Op::default() };
-        if let Some(op) = self.new_op(who, op, due) {
-            self.wait_for_persist(who.session, op, block);
+        let publish = Publish { entry: c, count, level: publish.level, flush: 0 };
+        if let Some(op) = self.new_op(who, NONE, publish, due) {
+            self.wait_for_persist(who.session, op, publish, block);
         }
     }
 
     /// Publish the blocks. Return the cache entry of the last one; `NONE` if there are no blocks.
-    fn try_publish(&mut self, s: u16, publish: Publish<'_>) -> Result<u32, Status> {
-        let Publish { seq, first, parent, hashes, level } = publish;
+    fn try_publish(&mut self, s: u16, publish: PublishArgs<'_>) -> Result<u32, Status> {
+        let PublishArgs { seq, first, parent, hashes, level } = publish;
         let q = *self.live_seq(s, seq).ok_or(Status::NotFound)?;
         if hashes.len() > HASHES_MAX {
             return Err(Status::Limit);

@@ -6,7 +6,7 @@ use crate::blocks::NewJob;
 use crate::counters::Reason;
 use crate::disk::Admit;
 use crate::paging::{Next, Paging};
-use crate::sessions::{Op, Phase, Task, Who, Work};
+use crate::sessions::{Phase, Reserve, Task, Who};
 
 impl Paging<'_> {
     pub(crate) fn reserve(&mut self, who: Who, seq: SeqId, count: u32, due: u64) {
@@ -19,15 +19,13 @@ impl Paging<'_> {
         if count as usize > LIST_MAX || !self.list_fits(s, seq, count) {
             return self.complete(who, Status::Limit, 0);
         }
-        let op = Op { work: Work::Reserve, seq, count, ..Op::default() };
-        if let Some(op) = self.new_op(who, op, due) {
+        if let Some(op) = self.new_op(who, seq, Reserve { count, next: (NONE, 0) }, due) {
             self.sessions[s].ops.enter(op, Phase::Admission);
         }
     }
 
     /// Admit a reserve if there is capacity: create its blocks and charge them.
-    pub(crate) fn admit_reserve(&mut self, s: u16, op: u32) -> Admit {
-        let count = self.sessions[s].ops[op].count;
+    pub(crate) fn admit_reserve(&mut self, s: u16, op: u32, Reserve { count, .. }: Reserve) -> Admit {
         match self.admit_ids(s, count) {
             Admit::Yes => {}
             other => return other,
@@ -40,7 +38,7 @@ impl Paging<'_> {
             self.new_block(s, op);
         }
         let ops = &mut self.sessions[s].ops;
-        ops[op].at = ops[op].blocks.head;
+        ops.set(op, Reserve { count, next: (ops[op].blocks.head, 0) });
         Admit::Yes
     }
 
@@ -57,47 +55,49 @@ impl Paging<'_> {
     }
 
     /// Give the next page of a reserve its frame.
-    pub(crate) fn reserve_next(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> Next {
-        let rec = self.sessions[s].ops[op];
-        if rec.at == NONE {
+    pub(crate) fn reserve_next(&mut self, s: u16, op: u32, reserve: Reserve, buf: &mut ActionBuf) -> Next {
+        let (block, plane) = reserve.next;
+        if block == NONE {
             return Next::AllSent;
         }
-        let plane = rec.at_plane;
         let class = self.geo.class_of(plane);
         if !self.can_send(s, buf) {
             return Next::Stalled;
         }
         let Some(pick) = self.pick_any(s, class) else { return Next::Stalled };
-        let page = self.geo.page(rec.at, plane);
+        let page = self.geo.page(block, plane);
         self.place(s, pick, NewJob { task: Task::Install, page, reason: Reason::Request, op, source: NONE }, buf);
-        self.step_op(s, op);
+        let next = self.next_in_chain(reserve.next);
+        self.sessions[s].ops.set(op, Reserve { next, ..reserve });
         Next::Sent
     }
 
-    /// Move an op that walks its chain of blocks to its next page.
-    pub(crate) fn step_op(&mut self, s: u16, op: u32) {
-        let planes = self.geo.planes.len() as u16;
-        let ops = &mut self.sessions[s].ops;
-        ops[op].at_plane += 1;
-        if ops[op].at_plane == planes {
-            ops[op].at_plane = 0;
-            let block = ops[op].at;
-            self.sessions[s].ops[op].at = self.blocks[block].links.next;
+    /// Return the page after one of a block in a chain: the next plane, or the first of the next block.
+    pub(crate) fn next_in_chain(&self, (block, plane): (BlockId, u16)) -> (BlockId, u16) {
+        match usize::from(plane) + 1 == self.geo.planes.len() {
+            true => (self.blocks[block].links.next, 0),
+            false => (block, plane + 1),
         }
     }
 
     /// Append the granted blocks to the sequence, and write their ids.
-    pub(crate) fn complete_reserve(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
-        let rec = self.sessions[s].ops[op];
-        if !self.list_fits(s, rec.seq, rec.count) {
+    pub(crate) fn complete_reserve(
+        &mut self,
+        s: u16,
+        op: u32,
+        Reserve { count, .. }: Reserve,
+        buf: &mut ActionBuf,
+    ) -> (Status, u64) {
+        let seq = self.sessions[s].ops[op].seq;
+        if !self.list_fits(s, seq, count) {
             // Other requests have filled the sequence or the pool of chunks meanwhile.
             self.undo_op(s, op);
             return (Status::Limit, 0);
         }
         while let Some(b) = self.pop_chain(s, op) {
-            self.append_block(s, rec.seq, b);
+            self.append_block(s, seq, b);
             buf.push_word(b);
         }
-        (Status::Ok, u64::from(rec.count))
+        (Status::Ok, u64::from(count))
     }
 }

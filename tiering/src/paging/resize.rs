@@ -20,7 +20,7 @@ use crate::counters::Reason;
 use crate::disk::Admit;
 use crate::mutants::{self, Mutant};
 use crate::paging::Paging;
-use crate::sessions::{JobRec, Op, Phase, Task, Who, Work};
+use crate::sessions::{JobRec, Op, Phase, Resize, Task, Who, Work};
 
 /// Delay before a refused Move is sent again, in microseconds.
 const MOVE_AGAIN_US: u64 = 200;
@@ -35,7 +35,8 @@ impl Paging<'_> {
             let count = c.count;
             return self.complete(who, Status::Range, u64::from(count));
         }
-        let resizes = |o: &Op| o.phase != Phase::Free && o.work == Work::Resize && o.plane == u16::from(class);
+        let resizes =
+            |o: &Op| o.phase != Phase::Free && matches!(o.work, Work::Resize(resize) if resize.class == class);
         if self.sessions[s].ops.recs.iter().any(resizes) {
             let count = c.count;
             return self.complete(who, Status::State, u64::from(count));
@@ -45,41 +46,37 @@ impl Paging<'_> {
             self.set_frames(s, class, frames);
             return self.complete(who, Status::Ok, u64::from(frames));
         }
-        let op = Op { work: Work::Resize, plane: class.into(), first: c.count, count: frames, ..Op::default() };
-        if let Some(op) = self.new_op(who, op, due) {
+        let resize = Resize { class, before: c.count, frames, started: false };
+        if let Some(op) = self.new_op(who, NONE, resize, due) {
             self.sessions[s].ops.enter(op, Phase::Admission);
         }
     }
 
     /// Decide whether the current pages still fit if a class has the number of frames that a resize asks for.
-    pub(crate) fn admit_resize(&mut self, s: u16, op: u32) -> Admit {
-        let rec = self.sessions[s].ops[op];
-        let c = &self.tier0[s].classes[usize::from(rec.plane)];
-        let room = c.room_of(rec.count);
+    pub(crate) fn admit_resize(&mut self, s: u16, Resize { class, frames, .. }: Resize) -> Admit {
+        let c = &self.tier0[s].classes[usize::from(class)];
+        let room = c.room_of(frames);
         if c.held() > room {
             // Only the engine can change that.
             return Admit::No(Status::Busy);
         }
         let more = c.committed_with(c.committed, c.guaranteed, room) - c.committed_in_host();
-        self.admit_host(rec.plane as u8, more, 0)
+        self.admit_host(class, more, 0)
     }
 
     /// Apply the new number of frames of the class.
-    pub(crate) fn start_resize(&mut self, s: u16, op: u32) {
-        let rec = &mut self.sessions[s].ops[op];
-        rec.started = true;
-        let (class, frames) = (rec.plane as u8, rec.count);
-        self.set_frames(s, class, frames);
+    pub(crate) fn start_resize(&mut self, s: u16, op: u32, resize: Resize) {
+        self.sessions[s].ops.set(op, Resize { started: true, ..resize });
+        self.set_frames(s, resize.class, resize.frames);
         self.sessions[s].ops.enter(op, Phase::Resizing);
     }
 
     /// Undo a shrink: the frames that it emptied become free, the others ordinary ones.
-    pub(crate) fn undo_resize(&mut self, s: u16, op: u32) {
-        let rec = self.sessions[s].ops[op];
+    pub(crate) fn undo_resize(&mut self, s: u16, op: u32, resize: Resize) {
         self.counters.tier0_shrinks_failed += 1;
-        self.pagers[s].moves_left |= rec.pending > 0;
-        if rec.started {
-            self.set_frames(s, rec.plane as u8, rec.first);
+        self.pagers[s].moves_left |= self.sessions[s].ops[op].pending > 0;
+        if resize.started {
+            self.set_frames(s, resize.class, resize.before);
         }
     }
 
@@ -121,15 +118,16 @@ impl Paging<'_> {
     pub(crate) fn issue_resizes(&mut self, s: u16, buf: &mut ActionBuf) {
         let mut op = self.sessions[s].ops.resizing.head;
         while op != NONE {
-            let rec = self.sessions[s].ops[op];
-            self.evict_outgoing(s, rec.plane as u8);
-            self.send_moves(s, op, rec.plane as u8, buf);
-            let c = &self.tier0[s].classes[usize::from(rec.plane)];
-            if c.beyond == 0 || mutants::on(Mutant::ShrinkEndsEarly) {
-                self.counters.tier0_shrunk += 1;
-                self.finish_with(s, op, Status::Ok, u64::from(rec.count));
+            let Op { links, work, .. } = self.sessions[s].ops[op];
+            if let Work::Resize(Resize { class, frames, .. }) = work {
+                self.evict_outgoing(s, class);
+                self.send_moves(s, op, class, buf);
+                if self.tier0[s].classes[usize::from(class)].beyond == 0 || mutants::on(Mutant::ShrinkEndsEarly) {
+                    self.counters.tier0_shrunk += 1;
+                    self.finish_with(s, op, Status::Ok, u64::from(frames));
+                }
             }
-            op = rec.links.next;
+            op = links.next;
         }
         self.call_off_moves(s, buf);
     }
@@ -247,7 +245,7 @@ impl Paging<'_> {
             self.remove_in_flight(b);
         }
         if job.op != NONE {
-            self.op_job_done(s, job.op, job.page);
+            self.op_job_done(s, job.op);
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Routing of events by kind and by request. Data from an engine is untrusted: the function that takes it validates it.
 
 use crate::api::{Event, Policy, Request, SeqId, Status};
-use crate::block_api::{Lease, Store};
+use crate::block_api::{Lease, StoreArgs};
 use crate::config::check_policy;
 use crate::error::Error;
 use crate::host::Spare;
-use crate::paging::{Publish, Scores};
+use crate::paging::{PublishArgs, Scores};
 use crate::requests::Requests;
 use crate::sessions::{Pin, Who};
 
@@ -142,7 +142,7 @@ impl Requests {
             Request::Fork { parent, child } => self.paging().fork(who, parent, child, due),
             Request::Truncate { seq, tokens } => self.paging().truncate(who, seq, tokens, due),
             Request::Publish { seq, first, parent, hashes, level } => {
-                self.paging().publish(who, Publish { seq, first, parent, hashes, level }, due);
+                self.paging().publish(who, PublishArgs { seq, first, parent, hashes, level }, due);
             }
             Request::AttachPrefix { seq, hashes, asked } => self.paging().attach_prefix(who, seq, hashes, asked, due),
             Request::Park { seq, due_us } => self.paging().park(who, seq, due_us, due),
@@ -184,7 +184,7 @@ impl Requests {
             Request::ListBlocks { cursor } => self.block_api().list_blocks(who, cursor, due),
             Request::LoadHashed { hashes, engine } => self.block_api().load_hashed(who, hashes, engine, due),
             Request::StoreBlocks { first, parent, hashes, engine, level } => {
-                self.block_api().store_blocks(who, Store { first, parent, hashes, engine, level }, due);
+                self.block_api().store_blocks(who, StoreArgs { first, parent, hashes, engine, level }, due);
             }
         }
         Ok(())

@@ -153,14 +153,11 @@ impl Requests {
         if !(0..self.geo.classes.len() as u8).any(|class| self.host.is_full(class)) {
             return;
         }
-        let mut op = self.sessions[s].ops.faults.head;
-        while op != NONE {
-            let rec = self.sessions[s].ops[op];
-            if self.host.is_full(self.geo.class_of_page(rec.at)) {
-                self.fail_op(s, op, status);
+        self.paging().each_fault(s, |paging, op, fault| {
+            if paging.host.is_full(paging.geo.class_of_page(fault.page)) {
+                paging.fail_op(s, op, status);
             }
-            op = rec.links.next;
-        }
+        });
         for op in [self.sessions[s].ops.frames.head, self.sessions[s].ops.parking.head] {
             if op != NONE {
                 self.fail_op(s, op, status);

@@ -7,7 +7,7 @@ use crate::blocks::Seq;
 use crate::disk::Admit;
 use crate::mutants::{self, Mutant};
 use crate::requests::Requests;
-use crate::sessions::{Phase, Work};
+use crate::sessions::{Op, Phase, Work};
 
 impl Requests {
     /// End expired leases, except those that a load uses.
@@ -61,7 +61,7 @@ impl Requests {
         self.counters.timed_out += 1;
         let rec = &self.sessions[s].ops[op];
         // A store that found no room in time: its blocks are not admitted.
-        let no_room = rec.work == Work::Store && rec.phase == Phase::Admission;
+        let no_room = matches!(rec.work, Work::Store(_)) && rec.phase == Phase::Admission;
         self.fail_op(s, op, if no_room { Status::NotAdmitted } else { Status::TimedOut });
         self.wake(s);
     }
@@ -98,7 +98,8 @@ impl Requests {
     fn end_ops_of(&mut self, s: u16, seq: SeqId) {
         for op in 0..self.sessions[s].ops.recs.len() as u32 {
             let rec = &self.sessions[s].ops[op];
-            if rec.phase != Phase::Free && (rec.seq == seq || rec.child == seq) {
+            let is_child = matches!(rec.work, Work::Fork(fork) if fork.child == seq);
+            if rec.phase != Phase::Free && (rec.seq == seq || is_child) {
                 self.fail_op(s, op, Status::NotFound);
             }
         }
@@ -106,36 +107,30 @@ impl Requests {
 
     /// Try to start the op at the head of the admission list. Return false if it continues to wait.
     pub(crate) fn try_admit(&mut self, s: u16, op: u32) -> bool {
-        let decision = match self.sessions[s].ops[op].work {
-            Work::Reserve => self.paging().admit_reserve(s, op),
-            Work::Fork => self.paging().admit_fork(s, op),
-            Work::Truncate => self.paging().admit_truncate(s, op),
-            Work::AttachPrefix => self.paging().admit_attach_prefix(s, op),
-            Work::Resume => self.paging().admit_resume(s, op),
-            Work::Resize => self.paging().admit_resize(s, op),
-            Work::Guarantee => self.paging().admit_guarantee(s, op),
-            Work::Lease => self.block_api().admit_lease(),
-            Work::Store => self.block_api().admit_store(s, op),
-            Work::Park
-            | Work::Acquire
-            | Work::Fault
-            | Work::Declare
-            | Work::Publish
-            | Work::Load
-            | Work::LoadHashed
-            | Work::Follow
-            | Work::List => Admit::Yes,
-        };
         let work = self.sessions[s].ops[op].work;
-        match decision {
-            Admit::Yes if work == Work::Lease => self.sessions[s].ops.enter(op, Phase::Ready),
-            Admit::Yes if work == Work::Store => self.sessions[s].ops.enter(op, Phase::Copying),
-            Admit::Yes if work == Work::Resize => self.paging().start_resize(s, op),
-            Admit::Yes if work == Work::Guarantee => self.paging().start_guarantee(s, op),
-            Admit::No(Status::NoSpace) if work == Work::Guarantee => self.paging().refuse_guarantee(s, op),
-            Admit::Yes => self.sessions[s].ops.enter(op, Phase::Frames),
-            Admit::No(status) => self.fail_op(s, op, status),
-            Admit::Wait => {
+        let decision = match work {
+            Work::Reserve(reserve) => self.paging().admit_reserve(s, op, reserve),
+            Work::Fork(fork) => self.paging().admit_fork(s, op, fork),
+            Work::Truncate(truncate) => self.paging().admit_truncate(s, op, truncate),
+            Work::AttachPrefix(attach) => self.paging().admit_attach_prefix(s, op, attach),
+            Work::Resume(_) => self.paging().admit_resume(s, op),
+            Work::Resize(resize) => self.paging().admit_resize(s, resize),
+            Work::Guarantee(guarantee) => self.paging().admit_guarantee(s, guarantee),
+            Work::Lease => self.block_api().admit_lease(),
+            Work::Store(store) => self.block_api().admit_store(s, op, store),
+            _ => Admit::Yes,
+        };
+        match (decision, work) {
+            (Admit::Yes, Work::Lease) => self.sessions[s].ops.enter(op, Phase::Ready),
+            (Admit::Yes, Work::Store(_)) => self.sessions[s].ops.enter(op, Phase::Copying),
+            (Admit::Yes, Work::Resize(resize)) => self.paging().start_resize(s, op, resize),
+            (Admit::Yes, Work::Guarantee(guarantee)) => self.paging().start_guarantee(s, op, guarantee),
+            (Admit::Yes, _) => self.sessions[s].ops.enter(op, Phase::Frames),
+            (Admit::No(Status::NoSpace), Work::Guarantee(guarantee)) => {
+                self.paging().refuse_guarantee(s, op, guarantee);
+            }
+            (Admit::No(status), _) => self.fail_op(s, op, status),
+            (Admit::Wait, _) => {
                 self.counters.stalls += 1;
                 return false;
             }
@@ -145,43 +140,45 @@ impl Requests {
 
     /// Complete a ready op, with its list. Return false if the list does not fit now.
     pub(crate) fn complete_op(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> bool {
-        let rec = self.sessions[s].ops[op];
-        let words = match rec.work {
+        let Op { channel, tag, seq, blocks, status, work, .. } = self.sessions[s].ops[op];
+        let words = match work {
             Work::Lease => LEASE_WORDS,
-            Work::Load | Work::LoadHashed | Work::Store => rec.copies.len,
-            Work::Follow => FeedEvent::WORDS as u32,
-            Work::List => 2 * FeedEvent::WORDS as u32,
-            _ => rec.blocks.len.max(rec.count),
+            Work::Load(_) | Work::LoadHashed(_) | Work::Store(_) => self.sessions[s].ops.copies(op).list.len,
+            Work::Follow(_) => FeedEvent::WORDS as u32,
+            Work::List(_) => 2 * FeedEvent::WORDS as u32,
+            Work::AttachPrefix(attach) => attach.count,
+            Work::Declare(_) => 1,
+            _ => blocks.len,
         };
         if buf.words_room() < words as usize {
             return false;
         }
         self.retire_op(s, op);
         let start = buf.list_start();
-        let (status, value) = match rec.work {
-            Work::Reserve => self.paging().complete_reserve(s, op, buf),
-            Work::Fork => self.paging().complete_fork(s, op, buf),
-            Work::Truncate => self.paging().complete_truncate(s, op, buf),
-            Work::AttachPrefix => self.paging().complete_attach_prefix(s, op, buf),
-            Work::Declare => {
-                buf.push_word(rec.at);
+        let (status, value) = match work {
+            Work::Reserve(reserve) => self.paging().complete_reserve(s, op, reserve, buf),
+            Work::Fork(fork) => self.paging().complete_fork(s, op, fork, buf),
+            Work::Truncate(truncate) => self.paging().complete_truncate(s, op, truncate, buf),
+            Work::AttachPrefix(attach) => self.paging().complete_attach_prefix(s, seq, attach, buf),
+            Work::Declare(declare) => {
+                buf.push_word(declare.block);
                 (Status::Ok, 1)
             }
             Work::Lease => self.block_api().complete_lease(s, op, buf),
-            Work::Load | Work::LoadHashed | Work::Store => self.block_api().complete_copies(s, op, buf),
-            Work::Follow => self.block_api().complete_follow(rec.tokens, buf),
-            Work::List => self.block_api().complete_list(rec.tokens, buf),
+            Work::Load(_) | Work::LoadHashed(_) | Work::Store(_) => self.block_api().complete_copies(s, op, buf),
+            Work::Follow(follow) => self.block_api().complete_follow(follow.from, buf),
+            Work::List(listing) => self.block_api().complete_list(listing.cursor, buf),
             // These complete without a list, in `finish_plain`.
-            Work::Park
-            | Work::Resume
-            | Work::Acquire
-            | Work::Fault
-            | Work::Publish
-            | Work::Resize
-            | Work::Guarantee => (rec.status, 0),
+            Work::Park(_)
+            | Work::Resume(_)
+            | Work::Acquire(_)
+            | Work::Fault(_)
+            | Work::Publish(_)
+            | Work::Resize(_)
+            | Work::Guarantee(_) => (status, 0),
         };
         let list = (start, buf.list_start() - start);
-        let action = Action::Complete { session: s, channel: rec.channel, tag: rec.tag, status, value, list };
+        let action = Action::Complete { session: s, channel, tag, status, value, list };
         self.counters.requests_failed += u64::from(status != Status::Ok);
         self.trace.fold(&action, buf.list(list));
         buf.push(action);

@@ -3,7 +3,7 @@
 use crate::actions::ActionBuf;
 use crate::api::{Action, Level, NONE, Status};
 use crate::error::Error;
-use crate::sessions::{Life, Op, Phase, Sessions, Work};
+use crate::sessions::{Life, Phase, Sessions, Work};
 
 /// Destination of a completion.
 #[derive(Clone, Copy, Debug)]
@@ -14,10 +14,9 @@ pub(crate) struct Who {
 }
 
 impl Sessions {
-    /// Register a pending request. `None`: no entry was free, and the request completed with `Again`.
-    pub(crate) fn new_op(&mut self, who: Who, op: Op, due_us: u64) -> Option<u32> {
-        let op = Op { channel: who.channel, tag: who.tag, due_us, ..op };
-        let Some(i) = self.sessions[who.session].ops.alloc(op) else {
+    /// Register a pending request of a sequence, or of none. `None`: no entry was free, and the request completed with `Again`.
+    pub(crate) fn new_op(&mut self, who: Who, seq: u32, work: impl Into<Work>, due_us: u64) -> Option<u32> {
+        let Some(i) = self.sessions[who.session].ops.alloc(who, seq, work.into(), due_us) else {
             self.complete(who, Status::Again, 0);
             return None;
         };
@@ -85,7 +84,7 @@ impl Sessions {
     pub(crate) fn finish_plain(&mut self, s: u16, op: u32, status: Status) {
         let rec = &self.sessions[s].ops[op];
         // A publish that waits for a flush is already stored.
-        let stored = rec.work == Work::Publish && rec.use_pos > 0;
+        let stored = matches!(rec.work, Work::Publish(publish) if publish.flush > 0);
         self.finish_with(s, op, status, if stored { Level::Stored as u64 } else { 0 });
     }
 

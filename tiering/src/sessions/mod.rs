@@ -7,13 +7,15 @@ mod late;
 mod ops;
 mod per_session;
 mod wake;
+mod work;
 
 pub(crate) use complete::Who;
 pub(crate) use deadlines::Deadlines;
 pub(crate) use jobs::{JobRec, Jobs, Task};
 pub(crate) use late::{LATE_US, touches_host};
-pub(crate) use ops::{Op, Ops, Phase, Pin, Work};
+pub(crate) use ops::{Op, Ops, Phase};
 pub(crate) use per_session::PerSession;
+pub(crate) use work::*;
 
 use crate::api::{Action, SessionId, SpaceConfig};
 use crate::config::Geometry;

@@ -6,7 +6,7 @@ use crate::disk::{Logged, Place};
 use crate::error::ensure;
 use crate::index::ShardCopy;
 use crate::requests::Requests;
-use crate::sessions::{Life, Phase};
+use crate::sessions::{Life, Phase, Publish, Work};
 use std::collections::BTreeSet;
 
 impl Requests {
@@ -136,11 +136,14 @@ impl Requests {
         for s in self.sessions.iter().filter(|s| s.life == Life::Live) {
             let waits = s.ops.recs.iter().filter(|o| o.phase == Phase::Persisting);
             for op in waits {
-                let copy = if op.use_pos > 0 { None } else { self.copy_of(op.at, s.shard).and_then(ShardCopy::block) };
-                let told = op.use_pos > 0 || copy.is_some_and(|b| self.blocks[b].waited);
-                ensure!(told, "a publish waits for entry {}, which has no waiting block", op.at);
-                let flush = self.disk.has_flush();
-                ensure!(op.use_pos == 0 || flush, "a publish waits for flush {}, which is not scheduled", op.use_pos);
+                let Work::Publish(Publish { entry, flush, .. }) = op.work else {
+                    return Err(format!("{op:?} waits for a record"));
+                };
+                let copy = if flush > 0 { None } else { self.copy_of(entry, s.shard).and_then(ShardCopy::block) };
+                let told = flush > 0 || copy.is_some_and(|b| self.blocks[b].waited);
+                ensure!(told, "a publish waits for entry {entry}, which has no waiting block");
+                let scheduled = self.disk.has_flush();
+                ensure!(flush == 0 || scheduled, "a publish waits for flush {flush}, which is not scheduled");
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use crate::error::ensure;
 use crate::host::HostOn;
 use crate::requests::Requests;
 use crate::requests::check::Seen;
-use crate::sessions::Task;
+use crate::sessions::{Task, Work};
 use std::collections::BTreeMap;
 
 impl Requests {
@@ -148,6 +148,6 @@ impl Requests {
     /// Return whether the block's resume is in progress. Such a block keeps its lower copies until all of it is in tier 0.
     fn resuming(&self, b: u32) -> bool {
         let session = self.sessions.get(self.blocks[b].home);
-        session.is_some_and(|s| s.ops.recs.iter().any(|o| o.started))
+        session.is_some_and(|s| s.ops.recs.iter().any(|o| matches!(o.work, Work::Resume(resume) if resume.started)))
     }
 }

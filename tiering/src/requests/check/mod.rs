@@ -8,7 +8,7 @@ use crate::blocks::{Block, BlockState, FrameState, On};
 use crate::counters::Reason;
 use crate::error::ensure;
 use crate::requests::Requests;
-use crate::sessions::{JobRec, Life, Phase, Task, Work};
+use crate::sessions::{Acquire, JobRec, Life, Op, Phase, Task, Work};
 use std::collections::BTreeMap;
 
 /// Results of a full count, to compare with the counters.
@@ -174,9 +174,10 @@ impl Requests {
                 *seen.refs.entry(b).or_default().entry(s).or_default() += 1;
             }
             let mut copying = 0;
-            for copy in op.copies.iter(&self.copiers[s].copies.recs).map(|at| self.copiers[s].copies[at]) {
+            let copies = self.sessions[s].ops.copies(i as u32).list;
+            for copy in copies.iter(&self.copiers[s].copies.recs).map(|at| self.copiers[s].copies[at]) {
                 copying += u32::from(copy.pending);
-                if copy.block != NONE && op.work != Work::Store {
+                if copy.block != NONE && !matches!(op.work, Work::Store(_)) {
                     *seen.in_flight.entry(copy.block).or_default() += 1;
                 }
             }
@@ -286,12 +287,15 @@ impl Requests {
             }
         }
         for (i, c) in self.tier0[s].classes.iter().enumerate() {
-            let ops = self.sessions[s].ops.recs.iter().filter(|o| o.phase != Phase::Free && o.work == Work::Acquire);
-            let committed: u64 = ops
-                .map(|o| {
-                    let planes = u32::from(o.planes);
-                    (o.at..o.count * planes)
-                        .filter(|j| usize::from(self.geo.class_of(o.plane + (j % planes) as u16)) == i)
+            let acquires = self.sessions[s].ops.recs.iter().filter_map(|o| match o.work {
+                Work::Acquire(acquire) if o.phase != Phase::Free => Some(acquire),
+                _ => None,
+            });
+            let committed: u64 = acquires
+                .map(|Acquire { range, pinned }| {
+                    let planes = u32::from(range.planes);
+                    (pinned..range.count * planes)
+                        .filter(|j| usize::from(self.geo.class_of(range.plane + (j % planes) as u16)) == i)
                         .count() as u64
                 })
                 .sum();
@@ -515,6 +519,11 @@ impl Requests {
     /// Return the in-flight counts of requests that have yet to copy from the block.
     fn op_in_flight(&self, b: u32) -> u32 {
         let ops = self.sessions.iter().flat_map(|s| &s.ops.recs);
-        ops.filter(|o| o.phase != Phase::Free && o.source == b).count() as u32
+        let source = |op: &&Op| match op.work {
+            Work::Fork(fork) => fork.copy.source == b,
+            Work::Truncate(truncate) => truncate.copy.source == b,
+            _ => false,
+        };
+        ops.filter(|op| op.phase != Phase::Free).filter(source).count() as u32
     }
 }
