@@ -2,7 +2,7 @@
 
 use crate::api::{NONE, PlaneKind, Policy, SpaceConfig};
 use crate::error::Error;
-use crate::index::IDS_MAX;
+use crate::tables::index::IDS_MAX;
 use kvtide_types::geometry;
 use serde::{Deserialize, Serialize};
 

@@ -4,12 +4,13 @@ use crate::actions::ActionBuf;
 use crate::api::{DiskSlot, Event, SeqId, SessionId, SpaceConfig};
 use crate::config::Class;
 use crate::counters::{Counters, Hits};
-use crate::disk::BudgetReport;
 use crate::error::Error;
-use crate::index::evict::Advice;
-use crate::index::{Absence, EntryStatus};
+use crate::index::EntryStatus;
 use crate::requests::{Occupancy, Requests};
 use crate::sessions::Life;
+use crate::tables::disk::BudgetReport;
+use crate::tables::index::Absence;
+use crate::tables::index::evict::Advice;
 use crate::trace::Trace;
 use serde::{Deserialize, Serialize};
 

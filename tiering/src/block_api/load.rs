@@ -7,9 +7,9 @@ use crate::block_api::{BlockApi, BlockCopy, Sent};
 use crate::counters::Reason;
 use crate::disk::HASHES_MAX;
 use crate::host::{Fetch, Take, Want};
-use crate::index::ShardCopy;
 use crate::lists::List;
 use crate::sessions::{Copies, JobRec, Load, LoadHashed, Op, Phase, Task, Who, Work};
+use crate::tables::index::ShardCopy;
 
 impl BlockApi<'_> {
     /// Copy the blocks of a sequence from index `first` on into the engine's blocks `engine`.

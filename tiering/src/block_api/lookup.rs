@@ -8,9 +8,9 @@ use crate::api::{NONE, SeqId, Status};
 use crate::block_api::BlockApi;
 use crate::blocks::{NEUTRAL_PRIORITY, Seq};
 use crate::disk::Admit;
-use crate::index::ShardCopy;
 use crate::mutants::{self, Mutant};
 use crate::sessions::{Life, Phase, Who, Work};
+use crate::tables::index::ShardCopy;
 use kvtide_types::LEASE_SHARE;
 
 /// Words of a lease's completion list.

@@ -2,8 +2,8 @@
 
 use super::NO_SESSION;
 use crate::api::NONE;
-use crate::index::Link;
 use crate::lists::{Links, List, linked};
+use crate::tables::index::Link;
 use serde::{Deserialize, Serialize};
 
 /// Length of the free list below which a new id is created instead of reusing one. Late reuse lets the core detect a stale

@@ -3,9 +3,9 @@
 use crate::api::{Action, BlockId, IoClass, NONE};
 use crate::blocks::{Block, BlockTable, FrameState, On};
 use crate::error::Error;
-use crate::host::HostOn;
 use crate::mutants::{self, Mutant};
 use crate::sessions::{JobRec, Sessions, Task};
+use crate::tables::host::HostOn;
 
 impl BlockTable {
     /// Return whether the page must be read from disk before a session can load it.

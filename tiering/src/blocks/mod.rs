@@ -26,12 +26,12 @@ pub(crate) use tier0::Tier0;
 
 use crate::api::{SessionId, SpaceConfig};
 use crate::config::Geometry;
-use crate::disk::Disk;
 use crate::error::Error;
-use crate::host::Host;
-use crate::index::Index;
 use crate::layer::stands_on;
 use crate::sessions::{Life, PerSession, Sessions};
+use crate::tables::disk::Disk;
+use crate::tables::host::Host;
+use crate::tables::index::Index;
 use serde::{Deserialize, Serialize};
 
 /// No session.

@@ -8,8 +8,8 @@ use crate::api::{BlockId, NONE, SeqId, SessionId};
 use crate::blocks::{
     BlockState, BlockTable, FrameState, NEUTRAL_PRIORITY, NO_LANE, NO_SESSION, On, Page, PersistState,
 };
-use crate::index::evict::Priority;
 use crate::mutants::{self, Mutant};
+use crate::tables::index::evict::Priority;
 
 impl BlockTable {
     pub(crate) fn pop_chain(&mut self, s: u16, op: u32) -> Option<BlockId> {

@@ -3,8 +3,10 @@
 
 use crate::api::{Admission, BlockId, Cause, Level, NONE};
 use crate::blocks::PersistState;
-use crate::disk::{BudgetReport, DiskTier, Why, worthy};
-use crate::index::{EXAMINED_MAX, ShardCopy};
+use crate::disk::{DiskTier, Why};
+use crate::index::EXAMINED_MAX;
+use crate::tables::disk::{BudgetReport, worthy};
+use crate::tables::index::ShardCopy;
 
 /// Maximum number of blocks of a prefix chain that is admitted as a whole without a request for [`Level::Stored`] or more. A longer
 /// chain is admitted from its beginning when it is next looked up.

@@ -2,8 +2,8 @@
 
 use crate::api::{BlockId, NONE, SeqId};
 use crate::disk::{DiskTier, Why};
-use crate::index::ShardCopy;
 use crate::mutants::{self, Mutant};
+use crate::tables::index::ShardCopy;
 
 impl DiskTier {
     pub(crate) fn lease_block(&mut self, s: u16, (seq, i): (SeqId, u32), (c, b): (u32, BlockId)) {

@@ -1,9 +1,10 @@
 //! NVMe slots for blocks: allocation, and the return of slabs to the node.
 
 use crate::api::{Action, BlockId, NONE};
-use crate::disk::{Choice, DiskTier};
+use crate::disk::DiskTier;
 use crate::error::Error;
 use crate::mutants::{self, Mutant};
+use crate::tables::disk::Choice;
 
 impl DiskTier {
     /// Ask the node for NVMe space, unless it cannot help now. Return true while an answer is pending.

@@ -2,9 +2,10 @@
 
 use crate::api::{BlockId, Cause, NONE};
 use crate::blocks::PersistState;
-use crate::disk::{DiskTier, Logged, Place};
+use crate::disk::DiskTier;
 use crate::error::Error;
-use crate::index::ShardCopy;
+use crate::tables::disk::{Logged, Place};
+use crate::tables::index::ShardCopy;
 
 impl DiskTier {
     pub(crate) fn disk_gone(&mut self, slab: u32) -> Result<(), Error> {

@@ -3,8 +3,10 @@
 
 use crate::api::{BlockId, NONE};
 use crate::blocks::BlockState;
-use crate::disk::{DiskTier, Logged, Place, Why};
-use crate::index::{EXAMINED_MAX, Link, ShardCopy};
+use crate::disk::{DiskTier, Why};
+use crate::index::EXAMINED_MAX;
+use crate::tables::disk::{Logged, Place};
+use crate::tables::index::{Link, ShardCopy};
 
 /// One in this many block ids is kept free if nothing has to be dropped for it.
 const SPARE: u32 = 16;

@@ -7,11 +7,12 @@
 use crate::actions::{ActionBuf, LIST_MAX};
 use crate::api::{Action, BlockId, Cause, IoClass, IoKind, NONE, Status};
 use crate::counters::Reason;
-use crate::disk::{DiskTier, IO_TRIES, Transfer};
+use crate::disk::DiskTier;
 use crate::error::Error;
 use crate::lists::List;
 use crate::mutants::{self, Mutant};
 use crate::sessions::{Ops, Work};
+use crate::tables::disk::{IO_TRIES, Transfer};
 
 /// Words per page in a transfer's list.
 pub(crate) const WORDS: usize = 3;

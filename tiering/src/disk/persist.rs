@@ -6,8 +6,9 @@
 
 use crate::api::{BlockId, Level, NONE, Status};
 use crate::blocks::PersistState;
-use crate::disk::{DiskTier, Logged, Place};
-use crate::index::ShardCopy;
+use crate::disk::DiskTier;
+use crate::tables::disk::{Logged, Place};
+use crate::tables::index::ShardCopy;
 
 /// Reason to persist a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

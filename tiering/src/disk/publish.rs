@@ -3,9 +3,10 @@
 use crate::actions::LIST_MAX;
 use crate::api::{BlockId, Cause, Level, NONE, Status};
 use crate::blocks::BlockState;
-use crate::disk::{DiskTier, Logged, Why};
-use crate::index::{Link, ShardCopy};
+use crate::disk::{DiskTier, Why};
 use crate::sessions::{Phase, Publish};
+use crate::tables::disk::Logged;
+use crate::tables::index::{Link, ShardCopy};
 
 /// Maximum hashes of one request: a list of 32-bit words holds this number of 128-bit hashes.
 pub(crate) const HASHES_MAX: usize = LIST_MAX / 4;

@@ -3,8 +3,9 @@
 use crate::actions::ActionBuf;
 use crate::api::{Action, NONE, Status};
 use crate::blocks::PersistState;
-use crate::disk::{DiskTier, IO_TRIES, LogRequest, LogRequestKind, Place};
+use crate::disk::DiskTier;
 use crate::error::Error;
+use crate::tables::disk::{IO_TRIES, LogRequest, LogRequestKind, Place};
 
 impl DiskTier {
     /// Send the log requests that are due. Return false if the buffer had no room for all.

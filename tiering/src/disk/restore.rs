@@ -1,9 +1,10 @@
 //! Entries that earlier runs stored on NVMe. They are cached as index-only entries, and get a block when they are attached.
 
 use crate::api::{Cause, DiskSlot, NONE};
-use crate::disk::{DiskTier, Logged, Place};
+use crate::disk::DiskTier;
 use crate::error::Error;
-use crate::index::ShardCopy;
+use crate::tables::disk::{Logged, Place};
+use crate::tables::index::ShardCopy;
 
 impl DiskTier {
     /// Call `each` for every block with a valid record on NVMe: its location, its shard, and the words of its record as in

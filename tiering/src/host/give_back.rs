@@ -5,9 +5,10 @@
 
 use crate::api::{Action, BlockId, Cause, NONE};
 use crate::blocks::{BlockState, PersistState};
-use crate::host::{Drained, HostOn, HostTier, Spare};
-use crate::index::ShardCopy;
+use crate::host::HostTier;
 use crate::sessions::Life;
+use crate::tables::host::{Drained, HostOn, Spare};
+use crate::tables::index::ShardCopy;
 
 /// Maximum cache entries dropped in one call.
 const DROPS_MAX: u32 = 64;

@@ -2,8 +2,9 @@
 
 use crate::api::{Action, NONE};
 use crate::blocks::{Block, BlockState, FrameState, On, Tier0};
-use crate::host::{HostOn, HostTier, Spare};
+use crate::host::HostTier;
 use crate::sessions::{Life, Session, Work};
+use crate::tables::host::{HostOn, Spare};
 
 /// Maximum number of host frames that one search checks.
 const SEARCH_MAX: u32 = 1 << 14;

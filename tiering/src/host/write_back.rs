@@ -6,8 +6,9 @@ use crate::api::{BlockId, IoClass, IoKind, NONE};
 use crate::blocks::PersistState;
 use crate::counters::Reason;
 use crate::disk::IO_PAGES_MAX;
-use crate::host::{HostOn, HostTier};
+use crate::host::HostTier;
 use crate::lists::List;
+use crate::tables::host::HostOn;
 
 /// Maximum number of dirty pages that one search skips because no slot is free.
 const SEARCH_MAX: u32 = 1 << 12;

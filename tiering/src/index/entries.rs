@@ -2,8 +2,9 @@
 
 use crate::api::{BlockId, Cause, NONE, Status};
 use crate::blocks::PersistState;
-use crate::index::{Absence, Link, PrefixIndex, ShardCopy};
+use crate::index::PrefixIndex;
 use crate::mutants::{self, Mutant};
+use crate::tables::index::{Absence, Link, ShardCopy};
 
 /// Maximum frames examined in one search for an entry in tier 0 to drop.
 const FRAMES_MAX: usize = 256;

@@ -2,10 +2,11 @@
 
 use crate::actions::{ActionBuf, LIST_MAX};
 use crate::api::{FeedEvent, NONE};
-use crate::disk::Logged;
-use crate::index::{PrefixIndex, ShardCopy};
+use crate::index::PrefixIndex;
 use crate::mutants::{self, Mutant};
 use crate::sessions::Phase;
+use crate::tables::disk::Logged;
+use crate::tables::index::ShardCopy;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 

@@ -2,7 +2,8 @@
 
 use crate::api::{Cause, NONE, SessionId};
 use crate::counters::ByTier;
-use crate::index::{PrefixIndex, ShardCopy};
+use crate::index::PrefixIndex;
+use crate::tables::index::ShardCopy;
 use serde::{Deserialize, Serialize};
 
 /// Share of the index that pinned prefixes may take: one in this number.

@@ -4,8 +4,9 @@
 
 use crate::api::{BlockId, NONE};
 use crate::blocks::PersistState;
-use crate::index::{Link, PrefixIndex, ShardCopy};
+use crate::index::PrefixIndex;
 use crate::mutants::{self, Mutant};
+use crate::tables::index::{Link, ShardCopy};
 
 impl PrefixIndex {
     /// Return whether a shard copy has its page of the `i`th windowed plane.

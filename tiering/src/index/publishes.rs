@@ -2,8 +2,9 @@
 
 use crate::api::{BlockId, Level, NONE, Status};
 use crate::blocks::PersistState;
-use crate::index::{PrefixIndex, ShardCopy};
+use crate::index::PrefixIndex;
 use crate::sessions::{Life, Op, Publish, Work};
+use crate::tables::index::ShardCopy;
 
 impl PrefixIndex {
     /// Return whether a publish waits for a record.

@@ -1,9 +1,10 @@
 //! TODO
 
 use crate::api::NONE;
-use crate::index::{PrefixIndex, ShardCopy};
+use crate::index::PrefixIndex;
 use crate::mutants::{self, Mutant};
 use crate::sessions::Work;
+use crate::tables::index::ShardCopy;
 
 impl PrefixIndex {
     /// Return false if the block after `parent` is known to have another index in its prefix. A parent whose copies are all on NVMe

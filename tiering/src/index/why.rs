@@ -1,7 +1,8 @@
 //! Why blocks are not cached: notes for the history, and its answers.
 
 use crate::api::{BlockId, Cause, NONE, Status, Tier};
-use crate::index::{Absence, PrefixIndex, ShardCopy};
+use crate::index::PrefixIndex;
+use crate::tables::index::{Absence, ShardCopy};
 
 /// Return why blocks are not cached after their store or publish ended with this status.
 pub(crate) fn why_not_stored(status: Status) -> Cause {

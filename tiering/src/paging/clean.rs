@@ -4,11 +4,11 @@
 use crate::actions::ActionBuf;
 use crate::api::{FrameId, NONE, Status};
 use crate::counters::Reason;
-use crate::disk::IO_TRIES;
 use crate::host::For;
 use crate::mutants::{self, Mutant};
 use crate::paging::{CHANCES, Paging};
 use crate::sessions::JobRec;
+use crate::tables::disk::IO_TRIES;
 
 impl Paging<'_> {
     /// Start `CopyOut` jobs for classes with too few frames that are free or clean, or where a request found none.

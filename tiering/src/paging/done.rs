@@ -10,10 +10,10 @@ use crate::actions::ActionBuf;
 use crate::api::{NONE, Status};
 use crate::blocks::{FrameState, On, Pick};
 use crate::counters::Reason;
-use crate::disk::IO_TRIES;
 use crate::mutants::{self, Mutant};
 use crate::paging::Paging;
 use crate::sessions::{JobRec, Task};
+use crate::tables::disk::IO_TRIES;
 
 /// Delay before a refused job is sent again, in microseconds; about the time to a lane's next boundary.
 const AGAIN_US: u64 = 100;

@@ -4,10 +4,10 @@ use crate::api::{Event, Policy, Request, SeqId, Status};
 use crate::block_api::{Lease, StoreArgs};
 use crate::config::check_policy;
 use crate::error::Error;
-use crate::host::Spare;
 use crate::paging::{PublishArgs, Scores};
 use crate::requests::Requests;
 use crate::sessions::{Pin, Who};
+use crate::tables::host::Spare;
 
 /// Return the sequence that a request changes or pins. It must not be a lease: blocks of a lease may only be loaded.
 pub(crate) fn changed(request: &Request<'_>) -> Option<SeqId> {

@@ -214,7 +214,7 @@ impl Paging<'_> {
         let planes = (0, self.geo.planes.len() as u16);
         let want = Want { class: IoClass::Prefetch, reason: Reason::Scheduled, take: Take::Spare, planes };
         let mut first = None;
-        let scheduled = |t: &&crate::disk::Transfer| t.kind == IoKind::Read && t.reason == Reason::Scheduled;
+        let scheduled = |t: &&crate::tables::disk::Transfer| t.kind == IoKind::Read && t.reason == Reason::Scheduled;
         let mut in_flight = self.disk.transfers().filter(scheduled).count();
         loop {
             let prefetch = self.pagers[s].scheduled.list[at];

@@ -2,11 +2,11 @@
 
 use crate::api::NONE;
 use crate::blocks::PersistState;
-use crate::disk::{Logged, Place};
 use crate::error::ensure;
-use crate::index::ShardCopy;
 use crate::requests::Requests;
 use crate::sessions::{Life, Phase, Publish, Work};
+use crate::tables::disk::{Logged, Place};
+use crate::tables::index::ShardCopy;
 use std::collections::BTreeSet;
 
 impl Requests {

@@ -2,12 +2,12 @@
 
 use crate::api::{IoKind, NONE};
 use crate::blocks::BlockState;
-use crate::disk::Place;
 use crate::error::ensure;
-use crate::host::HostOn;
 use crate::requests::Requests;
 use crate::requests::check::Seen;
 use crate::sessions::{Task, Work};
+use crate::tables::disk::Place;
+use crate::tables::host::HostOn;
 use std::collections::BTreeMap;
 
 impl Requests {

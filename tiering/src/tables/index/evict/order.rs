@@ -19,9 +19,9 @@ const REMEMBERED: (u32, u32) = (8, 1 << 18);
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
     /// Entries of which at least one shard copy has a block.
-    pub(in crate::index) idle: Queues,
+    pub(in crate::tables::index) idle: Queues,
     /// Entries that are only on NVMe.
-    pub(in crate::index) index_only: Queues,
+    pub(in crate::tables::index) index_only: Queues,
     /// Number of uses so far: the clock of this module.
     now: u64,
     /// Parent of the entry that last went out of use.
@@ -30,7 +30,7 @@ pub(crate) struct Order {
     retention: Retention,
     memory: FrequencySketch,
     ghosts: Ghosts,
-    pub(in crate::index) costs: Costs,
+    pub(in crate::tables::index) costs: Costs,
     ages: Ages,
 }
 

@@ -7,9 +7,9 @@
 use super::Disk;
 use crate::api::{DiskSlot, NONE};
 use crate::error::Error;
-use crate::host::SLABS_MAX;
-use crate::index::{IDS_MAX, Link, ShardCopy};
 use crate::lists::{Links, List, linked};
+use crate::tables::host::SLABS_MAX;
+use crate::tables::index::{IDS_MAX, Link, ShardCopy};
 use serde::{Deserialize, Serialize};
 
 /// Use of a slot.
