@@ -94,6 +94,9 @@ fn modules_have_no_new_cycles() {
         let text = |path: &PathBuf| std::fs::read_to_string(root().join(path)).expect("readable source");
         let files: Vec<_> = all.iter().filter_map(|path| Some((inside(path)?, text(path)))).collect();
         assert!(!files.is_empty(), "no source in {folder}: this check would prove nothing");
+        if *folder == "tiering/src" {
+            problems.extend(cycles::upward(&files));
+        }
         let found = cycles::cycles(&files);
         if found != *known {
             problems.push(format!("{folder}: cycles between modules are {found:?}, known are {known:?}"));
@@ -112,6 +115,15 @@ fn the_cycle_check_finds_a_cycle() {
     assert_eq!(found(&[a, ("b.rs", "use crate::c;\n"), c]), [["a", "b", "c"]]);
     assert_eq!(found(&[a, ("b/tests.rs", "use crate::c;\n"), c]).len(), 0, "tests may use each other");
     assert_eq!(found(&[a, ("b.rs", "#[cfg(test)]\nmod tests {\n    use crate::c;\n}\n"), c]).len(), 0);
+}
+
+#[test]
+fn the_layer_check_finds_names_from_above() {
+    let upward = |path: &str, text: &str| cycles::upward(&[(path.into(), text.into())]).len();
+    assert_eq!(upward("host/a.rs", "use crate::disk::D;\nuse crate::api::A;\nuse crate::host::H;\n"), 0);
+    assert_eq!(upward("host/a.rs", "fn f() { crate::paging::g() }\n"), 1);
+    assert_eq!(upward("paging/a/b.rs", "use crate::{block_api::B, host::H};\n"), 1, "two ways in, beside each other");
+    assert_eq!(upward("lib.rs", "use crate::core::C;\n"), 0);
 }
 
 #[test]

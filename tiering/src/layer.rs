@@ -1,5 +1,20 @@
-//! Layers: each owns the one below it and can call what that one offers. A lower layer has no name for an upper one, so a call upwards does
-//! not compile.
+//! Layers of the core: each is a struct that owns the one below it and offers what that one offers.
+//!
+//! | layer | struct | decides |
+//! | --- | --- | --- |
+//! | `requests` | `Requests` | which request comes next, and the order in which waiting work is issued |
+//! | `paging` | `Paging` | what moves between tier 0 and host, for engines that read KV in tier 0 |
+//! | `block_api` | `BlockApi` | what is copied between host and the memory of engines with their own KV |
+//! | `host` | `HostTier` | which page gets a host frame, and what leaves for it |
+//! | `disk` | `DiskTier` | which blocks are written to NVMe, and which get ids |
+//! | `index` | `PrefixIndex` | which cached block leaves, and who is told |
+//! | `blocks` | `BlockTable` | nothing: references, residency, lists of frames, charges |
+//! | `sessions` | `Sessions` | nothing: requests, jobs and completions of each session, wake-ups, timers |
+//! | `tables` | – | nothing: host frames, NVMe slots, cache entries |
+//!
+//! `paging` and `block_api` are lent the layers below them for one call, and do not know each other. A lower layer has no name for an
+//! upper one: a call upwards does not compile, and `tests/tidy/cycles.rs` fails on the name. What a lower layer has to tell an upper one it
+//! leaves in a table that it owns: a woken session, a timer, an ended request, the id of a freed block.
 
 /// Let a layer offer what the layer in its field `below` offers. With a lifetime: a layer that is lent the one below.
 macro_rules! stands_on {

@@ -1,17 +1,16 @@
 //! Block API: engines that keep their KV in their own memory, in blocks that they number themselves. Pages are copied between those
-//! blocks and host frames. Jobs, limits and error handling are the same as for copies between tier 0 and host.
+//! blocks and host frames.
 //!
 //! - `lookup`: length of a cached prefix, and a lease on it
-//! - `load`: copies leased blocks into the engine's memory, or only reads them into host
+//! - `load`: copies leased blocks into the engine's memory, or cached blocks into a relay's
 //! - `store`: copies the engine's blocks into new blocks, which become findable when all their pages have arrived
-//! - `hits`: counts what lookups asked for and found, and what loads brought
 //! - `feed`: events and listings of the cache for relays
-//! - `copies`: the blocks of such requests, and the jobs that copy them
+//! - `block_copies`: the blocks of such requests, and the jobs that copy them
+//! - `ops`: the end of a request without success
 //!
-//! A lease is a sequence that holds the blocks of a prefix and ends by itself at its expiry time. A request that copies ends,
-//! successful or not, only when none of its jobs is in flight. The engine may then use its blocks again.
-//!
-//! Called by `space`. It uses the tables of `pages` and `sessions`, and does not depend on tier 0.
+//! A lease is a sequence that holds the blocks of a prefix and ends by itself at its expiry time. It promises that a request that copies ends,
+//! successful or not, only when none of its jobs is in flight: the engine may then use its blocks again. It does not know paging, and of
+//! tier 0 only that a page may have to be stored from there.
 
 mod block_copies;
 mod feed;

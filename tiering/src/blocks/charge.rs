@@ -1,4 +1,4 @@
-//! TODO
+//! Committed capacity: what live pages may need at once, and guarantees of sessions.
 
 use crate::api::BlockId;
 use crate::blocks::BlockTable;

@@ -1,4 +1,4 @@
-//! TODO
+//! The host frame of a page: the list that it is in, loads that read it, and requests for host memory.
 
 use crate::api::{Action, BlockId, IoClass, NONE};
 use crate::blocks::{Block, BlockTable, FrameState, On};

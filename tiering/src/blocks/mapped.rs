@@ -1,4 +1,4 @@
-//! TODO
+//! Mapped frames as reasons for a host frame to stay: counts, lists, and the end of a mapping.
 
 use crate::api::{BlockId, NONE};
 use crate::blocks::{BlockTable, NO_LANE, On};

@@ -1,4 +1,21 @@
-//! Blocks: pages and where their copies are, references, committed capacity, tier-0 frames, and the block lists of sequences.
+//! Blocks: their pages, what holds them, and what they are charged to. It owns the tables of all tiers, because a page is in several.
+//!
+//! - `block`, `page`, `frame`, `lane`, `sequence`, `tier0`: records and tables
+//! - `refs`: references, from the first to the return of the id
+//! - `frames`: which tier-0 frame shows which page, and the list that each frame is in
+//! - `hosts`: the list that a page's host frame is in; loads from it; requests for host memory
+//! - `mapped`: mapped frames, which show a page where it is in host
+//! - `jobs`: the jobs that give a page a frame, from plan to end
+//! - `charge`: committed capacity
+//! - `sequences`: block lists
+//! - `late`: jobs that others stop to wait for
+//!
+//! It promises that a frame is in the right list after each change of its page or block (`settle`), that an unreferenced block dies and its
+//! id is free only after all jobs that name it, and that sums equal what they sum up. It decides nothing: what moves, and what leaves, is
+//! the matter of the layers above.
+//!
+//! Invariants: a page has at most one frame in each session; a host frame belongs to one page; `in_flight` of a block counts the jobs,
+//! transfers and requests that name it; `committed` of a host class is what the live pages may need at once.
 
 mod block;
 mod charge;

@@ -1,4 +1,4 @@
-//! TODO
+//! Blocks of a cached prefix join a sequence or a lease.
 
 use crate::api::{BlockId, NONE, SeqId};
 use crate::disk::{DiskTier, Why};

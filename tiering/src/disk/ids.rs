@@ -1,4 +1,4 @@
-//! TODO
+//! Block ids for requests: which entries give theirs up.
 
 use crate::api::Status;
 use crate::disk::DiskTier;

@@ -1,4 +1,18 @@
-//! NVMe: what is written there, and admission of what asks for room.
+//! NVMe: which blocks are written, recorded and admitted, and which entries give their blocks or slots up.
+//!
+//! - `publish`, `attach`: a block becomes findable, or is used again; its persistence starts
+//! - `admit`: the decision to write a block, within the write budget
+//! - `persist`: the way of a block to a valid record
+//! - `records`: log requests; `io`: transfers
+//! - `give`: slots for blocks; `ids`: block ids for requests
+//! - `index_only`: entries without a block; `restore`: those of earlier runs
+//! - `gone`: disks that go out of service
+//!
+//! It promises that a record is valid only if those of all ancestors are, that a slot is written again only after the erasure of its record,
+//! and that a failed transfer changes no page. It takes host frames from nobody.
+//!
+//! Invariants: a block has at most one slot; a page that is on disk is in the slot of its block; a block that is to be written or recorded is
+//! in the list of that state.
 
 mod admit;
 mod attach;

@@ -1,4 +1,4 @@
-//! TODO
+//! Stores of pages from tier 0 to host.
 
 use crate::actions::ActionBuf;
 use crate::api::{Cause, NONE};

@@ -1,4 +1,16 @@
 //! Host memory: which page gets a frame, and what leaves for it.
+//!
+//! - `admit`: whether new pages have a place at any time
+//! - `take`: a frame for a page, and the victim if none is free
+//! - `read_in`: reads from NVMe; `write_back`: writes to it; `copy_out`: stores from tier 0
+//! - `unmap`: mapped frames that give their host frame up
+//! - `give_back`: return of memory for another space
+//! - `lost`: what a lost session leaves behind
+//!
+//! It promises that what was admitted finds a frame, that a page is evicted only if another copy of it exists or its block leaves the cache,
+//! and that a frame which a lost process may access is not used again before it has exited.
+//!
+//! Invariants: the frames in quarantine are those of `Lost` and of late copies.
 
 mod admit;
 mod copy_out;

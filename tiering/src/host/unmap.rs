@@ -1,4 +1,4 @@
-//! TODO
+//! Mapped frames that are unmapped because a request found no host frame.
 
 use crate::api::NONE;
 use crate::host::HostTier;

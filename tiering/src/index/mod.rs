@@ -1,4 +1,17 @@
 //! The cache by hash: which blocks are cached, in which order they leave, and who is told.
+//!
+//! - `entries`: shard copies of entries, eviction, removal
+//! - `stores`: parents of stores in progress, which stay
+//! - `partial`: entries without some pages of windows
+//! - `publishes`: publishes that wait until their blocks are stored
+//! - `feed`: changes of the cache, for relays
+//! - `hits`, `why`: what readers asked for and got, and why blocks are not cached
+//! - `operator`: what operators ask about a block
+//!
+//! It promises that an entry leaves with its descendants, deepest first, by [`PrefixIndex::remove_entry`] alone, and that the feed and the
+//! history hear of it. It does not choose what is stored where.
+//!
+//! Invariants: the parent of an entry is an entry; an entry in use is not evicted; a block's `entry` and the entry's copies name each other.
 
 mod entries;
 mod feed;

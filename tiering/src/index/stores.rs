@@ -1,4 +1,4 @@
-//! TODO
+//! Parents of stores in progress: if one is dropped, its store fails.
 
 use crate::api::NONE;
 use crate::index::PrefixIndex;

@@ -1,4 +1,17 @@
-//! Paging: engines that read KV in tier 0.
+//! Paging: engines that read KV in tier 0. What moves between tier 0 and host, and when.
+//!
+//! One file for each request: `reserve`, `commit`, `fork` (with truncate), `park` (with resume), `attach_prefix`, `publish`, `acquire` (with
+//! release and advice), `declare`, `resize`, `guarantee`, `fault`; steps are in `scan`.
+//!
+//! - `scan`, `read_ahead`: the walk of a lane through the pages of its steps
+//! - `pick`, `mapped`: the frame for a page
+//! - `clean`, `evict`, `reclaim`: write-back from tier 0, and frames that become free
+//! - `done`, `ops`: ends of jobs; phases of requests
+//! - `prefetch`: prefetch by attention; `scheduled`: prefetch for parked sequences with a due time
+//! - `pager`: what it knows of a session
+//!
+//! It promises that a job waits for a lane only if that lane does not wait for the job, and that of the pages that a step needs as many stay in
+//! tier 0 as fit. It does not know the block API.
 
 mod acquire;
 mod attach_prefix;

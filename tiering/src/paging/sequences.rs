@@ -1,4 +1,4 @@
-//! TODO
+//! Creation of sequences.
 
 use crate::api::{SeqId, Status};
 use crate::blocks::{NEUTRAL_PRIORITY, Seq};

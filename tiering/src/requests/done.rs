@@ -1,4 +1,4 @@
-//! TODO
+//! Completed jobs.
 
 use crate::api::{SessionId, Status};
 use crate::error::Error;

@@ -1,4 +1,14 @@
-//! Requests: from arrival to completion, and the order in which waiting work is issued.
+//! Requests, from arrival to completion, and the order in which waiting work is issued.
+//!
+//! - `dispatch`: events by kind, requests by name
+//! - `issue`: what is due, then the waiting work of each woken session, as far as the buffer has room
+//! - `ops`: start, completion and end of a pending request, of whichever kind
+//! - `done`: ends of jobs; `late`: jobs that do not end
+//! - `attach`: sessions, from attach to the exit of the process
+//! - `occupancy`: counts for status
+//! - `check`: consistency of all tables, for tests and the simulator
+//!
+//! It decides nothing about pages: it calls `paging` and `block_api`, each lent the cache for one call.
 
 mod attach;
 mod check;

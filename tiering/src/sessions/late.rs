@@ -1,4 +1,4 @@
-//! TODO
+//! Limits of copies that may never end: how long others wait for them, and how much memory they may hold.
 
 use crate::api::Action;
 use crate::sessions::{JobRec, Life, Sessions, Task};

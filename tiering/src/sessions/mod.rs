@@ -1,4 +1,19 @@
-//! Sessions: each is one shard of one engine replica, with its tier 0, jobs, sequences, lanes and pending requests.
+//! Sessions: each is one shard of one engine replica. This layer has what is in their rings: requests that wait, jobs in flight,
+//! completions to come.
+//!
+//! - `ops`, `work`: pending requests: their phases, and what each kind needs until it ends
+//! - `deadlines`: the heap of their deadlines
+//! - `complete`: completions, as actions
+//! - `jobs`: jobs in flight
+//! - `late`: limits of copies that may never end
+//! - `wake`: sessions with work to issue, and the timer
+//! - `per_session`: the table that every layer has for what it knows of a session
+//!
+//! It promises one completion a request, and that what is woken or due is served by `requests`. It knows pages, blocks and frames by
+//! number only.
+//!
+//! Invariants: an op is in the list of its phase; a pending op is in the heap once, unless it only waits for late copies; `pending` of an op
+//! is the number of its live jobs.
 
 mod complete;
 mod deadlines;

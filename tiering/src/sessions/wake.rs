@@ -1,4 +1,4 @@
-//! TODO
+//! Sessions with work to issue, and the time of the next due work.
 
 use crate::sessions::{Life, Sessions};
 
