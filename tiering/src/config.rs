@@ -2,9 +2,11 @@
 
 use crate::api::{NONE, PlaneKind, Policy, SpaceConfig};
 use crate::error::Error;
-use crate::tables::index::IDS_MAX;
 use kvtide_types::geometry;
 use serde::{Deserialize, Serialize};
+
+/// Ids of blocks, slots and cache entries are below this.
+pub(crate) const IDS_MAX: u32 = 1 << 29;
 
 /// Size class: planes with pages of equal size, which share frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

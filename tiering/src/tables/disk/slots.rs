@@ -6,10 +6,11 @@
 
 use super::Disk;
 use crate::api::{DiskSlot, NONE};
+use crate::config::IDS_MAX;
 use crate::error::Error;
 use crate::lists::{Links, List, linked};
 use crate::tables::host::SLABS_MAX;
-use crate::tables::index::{IDS_MAX, Link, ShardCopy};
+use crate::tables::index::{Link, ShardCopy};
 use serde::{Deserialize, Serialize};
 
 /// Use of a slot.

@@ -1,7 +1,8 @@
 //! Record of a cache entry: its hash, its place among its relatives, its first shard copy, and its place in the eviction order.
 
-use super::shard_copy::{IDS_MAX, ShardCopy};
+use super::shard_copy::ShardCopy;
 use crate::api::NONE;
+use crate::config::IDS_MAX;
 use crate::lists::{Links, linked};
 use serde::{Deserialize, Serialize};
 

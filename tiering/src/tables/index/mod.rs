@@ -16,5 +16,5 @@ mod shard_copy;
 mod table;
 
 pub use absences::Absence;
-pub(crate) use shard_copy::{IDS_MAX, Link, ShardCopy};
+pub(crate) use shard_copy::{Link, ShardCopy};
 pub(crate) use table::Index;

@@ -1,10 +1,8 @@
 //! A shard copy of a cache entry. It has a block, or it is index-only: only on NVMe, with a slot.
 
 use crate::api::NONE;
+use crate::config::IDS_MAX;
 use serde::{Deserialize, Serialize};
-
-/// Ids of blocks, slots and cache entries are below this.
-pub(crate) const IDS_MAX: u32 = 1 << 29;
 
 const INDEX_ONLY: u32 = IDS_MAX;
 const END: u32 = 2 * IDS_MAX - 1;
