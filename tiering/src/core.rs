@@ -104,7 +104,7 @@ impl Core {
     /// Return whether the space has no block, no cache entry and no slot awaiting erasure.
     #[must_use]
     pub fn is_blank(&self) -> bool {
-        self.requests.blocks.free.len as usize == self.requests.blocks.recs.len()
+        self.requests.blocks().free.len as usize == self.requests.blocks().recs.len()
             && self.requests.index.live_len() == 0
             && self.requests.disk.is_log_idle()
     }

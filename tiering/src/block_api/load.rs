@@ -97,7 +97,7 @@ impl BlockApi<'_> {
         let Op { work, status, .. } = self.sessions[s].ops[op];
         let by_hash = matches!(work, Work::LoadHashed(_));
         let page = self.geo.page(copy.block, copy.plane);
-        let state = self.pages[page as usize];
+        let state = *self.page(page);
         if self.sessions[s].ops.copies(op).ending {
             return Sent::Never(status);
         }
@@ -113,7 +113,7 @@ impl BlockApi<'_> {
             self.send_page(s, op, at, JobRec { task: Task::Scatter, page, host, ..JobRec::default() }, buf);
             return Sent::Yes;
         }
-        if state.lost() || !self.blocks[copy.block].live() {
+        if state.lost() || !self.block(copy.block).live() {
             return Sent::Never(Status::Lost);
         }
         if self.only_on_disk(page) {

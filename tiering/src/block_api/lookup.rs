@@ -80,7 +80,7 @@ impl BlockApi<'_> {
     fn is_in_host(&self, c: u32, shard: u16) -> bool {
         match self.copy_of(c, shard) {
             Some(ShardCopy::Block(b)) => self.pages_of(b).all(|page| {
-                let page = &self.pages[page as usize];
+                let page = self.page(page);
                 page.host != NONE || page.out_of_window()
             }),
             _ => false,
@@ -114,9 +114,9 @@ impl BlockApi<'_> {
         let until = self.now.saturating_add(lease_us).min(u64::MAX - 1);
         *self.seq_mut(s, seq) =
             Seq { live: true, priority: NEUTRAL_PRIORITY, busy: op + 1, leased_until: until, ..Seq::default() };
-        let before = self.blocks.leased_bytes;
+        let before = self.blocks().leased_bytes;
         let attached = self.attach_chain(s, seq, last, count);
-        let (leased, share) = (self.blocks.leased_bytes, self.lease_share(s));
+        let (leased, share) = (self.blocks().leased_bytes, self.lease_share(s));
         match attached {
             // Blocks that are leased already cost no extra room.
             Ok(()) if leased > before && leased > share => {
@@ -243,7 +243,7 @@ impl BlockApi<'_> {
         for index in 0..blocks {
             let (mut absent, mut far) = (false, false);
             for page in self.pages_of(self.seq_block(s, seq, index)) {
-                let p = &self.pages[page as usize];
+                let p = self.page(page);
                 absent |= p.host == NONE && !p.out_of_window();
                 far |= self.only_on_disk(page);
             }

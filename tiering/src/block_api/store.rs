@@ -3,7 +3,6 @@
 use crate::actions::ActionBuf;
 use crate::api::{BlockId, Cause, Level, NONE, Status};
 use crate::block_api::{BlockApi, BlockCopy, Sent};
-use crate::blocks::BlockState;
 use crate::disk::{Admit, HASHES_MAX};
 use crate::host::For;
 use crate::index::why_not_stored;
@@ -99,11 +98,9 @@ impl BlockApi<'_> {
     fn new_block_in_host(&mut self, s: u16, op: u32) -> Option<BlockId> {
         let shard = self.sessions[s].shard;
         let b = self.alloc_block(shard)?;
-        self.blocks[b].parked = true;
+        self.set_parked(b, true);
         self.add_ref_in_host(b);
-        let mut chain = self.sessions[s].ops[op].blocks;
-        chain.push_back(&mut self.blocks.recs, b);
-        self.sessions[s].ops[op].blocks = chain;
+        self.chain(s, op, b);
         Some(b)
     }
 
@@ -123,7 +120,7 @@ impl BlockApi<'_> {
         }
         // Admission reserved one.
         let Some(host) = self.take_host(s, page, For::Waiting) else { return Sent::Full };
-        self.pages[page as usize].set_copying_out(true);
+        self.set_copying_out(page, true);
         let class = self.geo.class_of_page(page);
         self.host.count_copying(class, true);
         self.send_page(s, op, at, JobRec { task: Task::Gather, page, host, ..JobRec::default() }, buf);
@@ -140,11 +137,9 @@ impl BlockApi<'_> {
     pub(crate) fn page_gathered(&mut self, job: JobRec, ok: bool) {
         let class = self.geo.class_of_page(job.page);
         self.host.count_copying(class, false);
-        let page = &mut self.pages[job.page as usize];
-        page.set_copying_out(false);
-        if ok && page.host == NONE {
-            page.host = job.host;
-            self.counters.transitions += 1;
+        self.set_copying_out(job.page, false);
+        if ok && self.page(job.page).host == NONE {
+            self.came_to_host(job.page, job.host);
         } else {
             self.host.free(job.host);
             self.host_freed();
@@ -228,8 +223,7 @@ impl BlockApi<'_> {
             let shard = self.sessions[s].shard;
             return self.publish_cached(shard, copy.hash, above, level);
         }
-        let block = &mut self.blocks[copy.block];
-        (block.state, block.parked) = (BlockState::Sealed, false);
+        self.set_sealed(copy.block);
         for page in self.pages_of(copy.block) {
             self.settle_page(page);
         }

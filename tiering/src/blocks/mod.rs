@@ -18,6 +18,7 @@
 //! transfers and requests that name it; `committed` of a host class is what the live pages may need at once.
 
 mod block;
+mod change;
 mod charge;
 mod frame;
 mod frames;
@@ -60,8 +61,8 @@ pub(crate) const NO_LANE: u16 = u16::MAX;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct BlockTable {
     below: Sessions,
-    pub(crate) pages: Vec<Page>,
-    pub(crate) blocks: Blocks,
+    pages: Vec<Page>,
+    blocks: Blocks,
     pub(crate) tier0: PerSession<Tier0>,
     pub(crate) lists: PerSession<Sequences>,
     pub(crate) chunks: Chunks,

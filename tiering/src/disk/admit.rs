@@ -32,14 +32,14 @@ impl DiskTier {
         }
         let admitted = self.try_admit_chain(b, why);
         if !admitted {
-            self.blocks[b].not_admitted = true;
+            self.set_not_admitted(b, true);
             self.settle_hosts_of(b);
         }
         admitted
     }
 
     fn try_admit_chain(&mut self, b: BlockId, why: Why) -> bool {
-        let c = self.blocks[b].entry;
+        let c = self.block(b).entry;
         let asked = matches!(why, Why::Published(level) if level > Level::Published);
         let now = self.now;
         self.disk.advance_budget(now);
@@ -51,7 +51,7 @@ impl DiskTier {
             self.not_admitted(b, why, wanted, !wanted);
             return false;
         }
-        let free = self.disk.free_budget(self.blocks.committed);
+        let free = self.disk.free_budget(self.blocks().committed);
         let (mut blocks, mut bytes) = (0, 0);
         let mut above = c;
         while let Some(count) = self.unpersisted(above) {
@@ -80,7 +80,7 @@ impl DiskTier {
 
     /// Refuse a block. `over_budget`: with a larger write budget it would be written. `unworthy`: only the rule keeps it out.
     fn not_admitted(&mut self, b: BlockId, why: Why, over_budget: bool, unworthy: bool) {
-        self.blocks.set_over_budget(b, over_budget);
+        self.set_over_budget(b, over_budget);
         if why != Why::Refilled {
             self.counters.refused_budget += u64::from(!unworthy);
             self.counters.refused_unworthy += u64::from(unworthy);
@@ -93,17 +93,17 @@ impl DiskTier {
 
     /// Return whether more bytes would admit a refused block: under `second-touch` only one that was used before.
     fn may_be_admitted_later(&self, b: BlockId) -> bool {
-        self.cfg.policy.nvme_admission != Admission::SecondTouch || self.blocks[b].over_budget
+        self.cfg.policy.nvme_admission != Admission::SecondTouch || self.block(b).over_budget
     }
 
     /// Decide on refused blocks again, if a pass is due: on those among the next [`EXAMINED_MAX`] of all blocks, as long as there are bytes.
     pub(crate) fn admit_refilled(&mut self) {
-        let (now, blocks) = (self.now, self.blocks.recs.len() as u32);
+        let (now, blocks) = (self.now, self.blocks().recs.len() as u32);
         let Some(left) = self.disk.begin_pass(now, blocks) else { return };
         for _ in 0..left.min(EXAMINED_MAX as u32) {
-            let committed = self.blocks.committed;
+            let committed = self.blocks().committed;
             let Some(b) = self.disk.next_of_pass(now, blocks, committed) else { return };
-            let block = &self.blocks[b];
+            let block = self.block(b);
             let is_refused = block.not_admitted && block.entry != NONE && self.is_unpersisted(b);
             if is_refused && self.may_be_admitted_later(b) {
                 self.persist(b, Why::Refilled);
@@ -126,7 +126,7 @@ impl DiskTier {
     /// Return how often a block was used before. Return `None` if that does not matter: every block is written, or another shard's
     /// copy of the block is, and the rest follows it.
     fn uses_before(&self, b: BlockId, asked: bool) -> Option<u8> {
-        let c = self.blocks[b].entry;
+        let c = self.block(b).entry;
         if self.admits_everything() || self.copies(c).any(|copy| !copy.block().is_some_and(|b| self.is_unpersisted(b)))
         {
             return None;
@@ -138,8 +138,8 @@ impl DiskTier {
 
     /// Return whether the admission rule accepts the block.
     fn is_worthy(&self, b: BlockId, uses_before: Option<u8>) -> bool {
-        let tokens = u64::from(self.blocks[b].depth) * self.geo.page_tokens;
-        let fill = || self.disk.budget_fill(self.blocks.committed);
+        let tokens = u64::from(self.block(b).depth) * self.geo.page_tokens;
+        let fill = || self.disk.budget_fill(self.blocks().committed);
         uses_before.is_none_or(|uses| worthy(self.cfg.policy.nvme_admission, uses, tokens, fill()))
     }
 
@@ -160,28 +160,28 @@ impl DiskTier {
 
     /// Return whether a block is neither recorded on NVMe nor being persisted.
     fn is_unpersisted(&self, b: BlockId) -> bool {
-        matches!(self.blocks[b].persist, PersistState::No | PersistState::Erase) && !self.is_recorded(b)
+        matches!(self.block(b).persist, PersistState::No | PersistState::Erase) && !self.is_recorded(b)
     }
 
     /// Return whether any of its pages is not on NVMe.
     fn is_unwritten(&self, b: BlockId) -> bool {
-        let missing = |page: u32| !self.pages[page as usize].on_disk() && !self.pages[page as usize].out_of_window();
+        let missing = |page: u32| !self.page(page).on_disk() && !self.page(page).out_of_window();
         self.pages_of(b).any(missing)
     }
 
     /// Reserve the bytes that a block being persisted will write.
     pub(crate) fn set_aside(&mut self, b: BlockId) {
         let unwritten = self.is_unwritten(b);
-        self.blocks.set_committed(b, unwritten);
+        self.set_committed(b, unwritten);
     }
 
     /// Charge the bytes of a block being written, whether they were reserved or not.
     pub(crate) fn charge_write(&mut self, b: BlockId, bytes: u64) {
-        match self.blocks[b].committed {
+        match self.block(b).committed {
             true => self.counters.nvme_bytes_admitted += bytes,
             false => self.counters.nvme_bytes_forced += bytes,
         }
-        self.blocks.set_committed(b, false);
+        self.set_committed(b, false);
         let now = self.now;
         self.disk.charge(now, bytes);
     }
@@ -199,12 +199,12 @@ impl DiskTier {
     }
 
     fn first_not_admitted(&self, class: u8) -> Option<u32> {
-        let entries = self.host.not_admitted(class).map(|page| self.blocks[self.geo.block_of(page)].entry);
+        let entries = self.host.not_admitted(class).map(|page| self.block(self.geo.block_of(page)).entry);
         entries.take(EXAMINED_MAX).find(|&c| !self.is_parent_of_store(self.index.leaf_of(c)))
     }
 
     /// Return the state of the space's write budget.
     pub(crate) fn budget_report(&self) -> BudgetReport {
-        self.disk.budget_report(self.cfg.policy.nvme_admission, self.blocks.committed, self.blocks.over_budget)
+        self.disk.budget_report(self.cfg.policy.nvme_admission, self.blocks().committed, self.blocks().over_budget)
     }
 }

@@ -8,8 +8,8 @@ use crate::tables::index::ShardCopy;
 impl DiskTier {
     pub(crate) fn lease_block(&mut self, s: u16, (seq, i): (SeqId, u32), (c, b): (u32, BlockId)) {
         self.set_seq_word(s, seq, i, b);
-        self.blocks[b].depth = i;
-        let (hash, shard) = (self.index.hash(c), self.blocks[b].shard);
+        self.set_depth(b, i);
+        let (hash, shard) = (self.index.hash(c), self.block(b).shard);
         self.touch_entry(hash, shard);
         self.index.begin_use(c);
         self.counters.nvme_hits += u64::from(self.is_far(b));
@@ -24,7 +24,7 @@ impl DiskTier {
         let start = self.lists[s].seqs[seq as usize].blocks;
         let mut above = match start {
             0 => NONE,
-            _ => self.blocks[self.seq_block(s, seq, start - 1)].entry,
+            _ => self.block(self.seq_block(s, seq, start - 1)).entry,
         };
         let shard = self.sessions[s].shard;
         self.index.warm(hashes);
@@ -55,7 +55,7 @@ impl DiskTier {
             if !self.append_block(s, seq, b) {
                 break;
             }
-            self.blocks[b].depth = start + i as u32;
+            self.set_depth(b, start + i as u32);
             self.touch_entry(hash, shard);
             self.index.begin_use(c);
             self.counters.nvme_hits += u64::from(self.is_far(b));

@@ -37,15 +37,15 @@ impl DiskTier {
     /// first. Their slots are free at once or after the erasure of their records (see `DiskTier::slots_to_come`). `urgent`: a
     /// caller waits for the block's host frames.
     pub(crate) fn give_slot(&mut self, b: BlockId, urgent: bool) -> bool {
-        if self.blocks[b].slot != NONE {
+        if self.block(b).slot != NONE {
             return !self.is_slot_gone(b);
         }
         if self.disk.free_slots() == 0 {
             if self.ask_disk() {
                 return false;
             }
-            while self.blocks[b].live() && self.disk.lacks_slots() && self.drop_for_slot() {}
-            if !self.blocks[b].live() {
+            while self.block(b).live() && self.disk.lacks_slots() && self.drop_for_slot() {}
+            if !self.block(b).live() {
                 // The block itself belonged to an evicted entry.
                 return false;
             }
@@ -63,7 +63,7 @@ impl DiskTier {
             Choice::Nowhere => return false,
         };
         let Some(at) = self.disk.take(disk, b) else { return false };
-        self.blocks[b].slot = at;
+        self.set_slot(b, at);
         self.set_preferred_disk(b, disk);
         true
     }
@@ -71,10 +71,10 @@ impl DiskTier {
     /// Return the preferred disk of a block: the disk of its parent's slot. If the parent has no slot: the disk that the block's
     /// sequence last wrote to or attached from.
     fn preferred_disk(&self, b: BlockId) -> Option<u16> {
-        let block = &self.blocks[b];
+        let block = self.block(b);
         let parent = if block.entry == NONE { NONE } else { self.index.parent(block.entry) };
         let copy = if parent == NONE { None } else { self.copy_of(parent, block.shard) };
-        let slot = copy.and_then(|copy| copy.slot().or_else(|| copy.block().map(|p| self.blocks[p].slot)));
+        let slot = copy.and_then(|copy| copy.slot().or_else(|| copy.block().map(|p| self.block(p).slot)));
         match slot.filter(|&at| at != NONE) {
             Some(at) => Some(self.disk.disk_of(at)),
             None => self.chain_of(b).and_then(|(s, seq)| self.lists[s].seqs[seq as usize].disk),
@@ -84,7 +84,7 @@ impl DiskTier {
     /// Stop using the block's slot for good, because writes to it fail. Return false if pages have their only copy there.
     pub(crate) fn retire_slot(&mut self, b: BlockId) -> bool {
         let copies = |core: &DiskTier, page: u32| {
-            let p = &core.pages[page as usize];
+            let p = core.page(page);
             let busy = p.reading() || p.writing();
             busy || p.on_disk() && p.host == NONE
         };
@@ -92,10 +92,10 @@ impl DiskTier {
             return false;
         }
         for page in self.pages_of(b) {
-            self.pages[page as usize].set_on_disk(false);
+            self.set_on_disk(page, false);
             self.settle_page(page);
         }
-        let at = std::mem::replace(&mut self.blocks[b].slot, NONE);
+        let at = self.set_slot(b, NONE);
         self.disk.retire(at);
         true
     }
@@ -103,7 +103,7 @@ impl DiskTier {
     /// Invalidate the copy on disk of a page that the engine is about to change.
     pub(crate) fn forget_disk_copy(&mut self, page: u32) {
         if !mutants::on(Mutant::StaleDiskCopy) {
-            self.pages[page as usize].set_on_disk(false);
+            self.set_on_disk(page, false);
         }
     }
 
@@ -113,7 +113,7 @@ impl DiskTier {
         if self.sessions.iter().any(|s| !s.ops.admission.is_empty()) {
             return;
         }
-        let committed = (self.blocks.referred + self.blocks.promised).saturating_sub(self.disk.used());
+        let committed = (self.blocks().referred + self.blocks().promised).saturating_sub(self.disk.used());
         if let Some(slab) = self.disk.return_slab(committed) {
             self.actions_out.push_back(Action::ReturnDisk { slab });
         }

@@ -23,7 +23,7 @@ impl DiskTier {
                     self.counters.entries_gone += 1;
                     self.remove_entry(owner, Cause::DiskLost);
                 }
-                Place::Block if self.blocks[owner].slot == at => self.slot_gone(owner),
+                Place::Block if self.block(owner).slot == at => self.slot_gone(owner),
                 _ => {}
             }
         }
@@ -36,7 +36,7 @@ impl DiskTier {
 
     /// Return whether the block's slot is on a disk that is out of service.
     pub(crate) fn is_slot_gone(&self, b: BlockId) -> bool {
-        let at = self.blocks[b].slot;
+        let at = self.block(b).slot;
         at != NONE && self.disk.place(at) == Place::Gone
     }
 
@@ -45,21 +45,21 @@ impl DiskTier {
     pub(crate) fn slot_gone(&mut self, b: BlockId) {
         if self.disk.moves_block(b) {
             // Its record is no longer valid, nor are those of its descendants.
-            if self.blocks[b].entry != NONE {
-                self.unrecord_subtree(self.blocks[b].entry, self.blocks[b].shard);
+            if self.block(b).entry != NONE {
+                self.unrecord_subtree(self.block(b).entry, self.block(b).shard);
             }
             return;
         }
-        let was_persisted = self.disk.logged(self.blocks[b].slot) == Logged::Recorded
-            || self.blocks[b].persist != PersistState::No && self.blocks[b].persist != PersistState::Erase;
-        self.blocks[b].slot = NONE;
-        self.blocks.set_persist(b, PersistState::No);
-        if self.blocks[b].entry != NONE {
-            self.unrecord_subtree(self.blocks[b].entry, self.blocks[b].shard);
+        let was_persisted = self.disk.logged(self.block(b).slot) == Logged::Recorded
+            || self.block(b).persist != PersistState::No && self.block(b).persist != PersistState::Erase;
+        self.set_slot(b, NONE);
+        self.set_persist(b, PersistState::No);
+        if self.block(b).entry != NONE {
+            self.unrecord_subtree(self.block(b).entry, self.block(b).shard);
         }
         for page in self.pages_of(b) {
-            if self.pages[page as usize].on_disk() {
-                self.pages[page as usize].set_on_disk(false);
+            if self.page(page).on_disk() {
+                self.set_on_disk(page, false);
                 self.counters.transitions += 1;
                 self.settle_page(page);
             }
@@ -67,8 +67,8 @@ impl DiskTier {
         for page in self.pages_of(b) {
             self.lose_if_nowhere(page, Cause::DiskLost);
         }
-        if was_persisted && self.blocks[b].entry != NONE {
-            self.blocks.set_persist(b, PersistState::Waits);
+        if was_persisted && self.block(b).entry != NONE {
+            self.set_persist(b, PersistState::Waits);
             self.update_persist(b);
         }
         self.wake_all();
@@ -76,12 +76,12 @@ impl DiskTier {
 
     /// Invalidate the block's record because its slot lacks a page that the record names.
     pub(crate) fn unrecord(&mut self, b: BlockId) {
-        let at = self.blocks[b].slot;
-        if at == NONE || self.blocks[b].entry == NONE || !self.disk.invalidate_record(at) {
+        let at = self.block(b).slot;
+        if at == NONE || self.block(b).entry == NONE || !self.disk.invalidate_record(at) {
             return;
         }
-        self.unrecord_subtree(self.blocks[b].entry, self.blocks[b].shard);
-        self.blocks.set_persist(b, PersistState::Waits);
+        self.unrecord_subtree(self.block(b).entry, self.block(b).shard);
+        self.set_persist(b, PersistState::Waits);
         self.update_persist(b);
     }
 
@@ -98,7 +98,7 @@ impl DiskTier {
     fn unrecord_copy(&mut self, copy: ShardCopy) -> bool {
         let at = match copy {
             ShardCopy::End => NONE,
-            ShardCopy::Block(b) => self.blocks[b].slot,
+            ShardCopy::Block(b) => self.block(b).slot,
             ShardCopy::IndexOnly(at) => at,
         };
         if at == NONE || !self.disk.is_recorded(at) {
@@ -106,7 +106,7 @@ impl DiskTier {
         }
         self.disk.invalidate_record(at);
         if let ShardCopy::Block(b) = copy {
-            self.blocks.set_persist(b, PersistState::Waits);
+            self.set_persist(b, PersistState::Waits);
             self.update_persist(b);
         }
         true

@@ -32,7 +32,7 @@ impl DiskTier {
             return Admit::Wait;
         }
         while self.ids_short(count) > 0 && self.drop_entry_with_block() {}
-        if self.blocks.free_ids() >= count {
+        if self.blocks().free_ids() >= count {
             Admit::Yes
         } else if self.ids_short(count) == 0 {
             Admit::Wait
@@ -44,8 +44,8 @@ impl DiskTier {
     /// Return whether blocks are being written to NVMe, by disks that accept writes.
     fn is_writing_entries(&self) -> bool {
         let room = self.disk.free_slots() > 0 || self.disk.slots_to_come();
-        let some = self.disk.writes() + self.disk.log_requests_in_flight() + self.blocks.to_record.len > 0
-            || room && self.blocks.to_write_count() > 0;
+        let some = self.disk.writes() + self.disk.log_requests_in_flight() + self.blocks().to_record.len > 0
+            || room && self.blocks().to_write_count() > 0;
         self.disk.exists() && some && self.disk.failing().is_none()
     }
 

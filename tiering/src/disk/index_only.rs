@@ -6,7 +6,7 @@ use crate::blocks::BlockState;
 use crate::disk::{DiskTier, Why};
 use crate::index::EXAMINED_MAX;
 use crate::tables::disk::{Logged, Place};
-use crate::tables::index::{Link, ShardCopy};
+use crate::tables::index::ShardCopy;
 
 /// One in this many block ids is kept free if nothing has to be dropped for it.
 const SPARE: u32 = 16;
@@ -21,20 +21,18 @@ const DROPPED_AT_ONCE_MAX: usize = 16;
 impl DiskTier {
     /// Return whether all pages of the block are on NVMe and recorded, and no sequence, job or request needs it.
     fn may_drop_block(&self, b: BlockId) -> bool {
-        let block = &self.blocks[b];
+        let block = *self.block(b);
         let idle =
             block.state == BlockState::Sealed && block.entry != NONE && block.refs() == 0 && block.in_flight == 0;
         let persisted =
             |at: u32| at != NONE && self.disk.logged(at) == Logged::Recorded && self.disk.place(at) == Place::Block;
         idle && persisted(block.slot)
-            && self
-                .pages_of(b)
-                .all(|page| self.pages[page as usize].on_disk() || self.pages[page as usize].out_of_window())
+            && self.pages_of(b).all(|page| self.page(page).on_disk() || self.page(page).out_of_window())
     }
 
     /// Return whether the block can be dropped and its id is free at once: no tier 0 has to drop it first.
     fn may_drop_block_at_once(&self, b: BlockId) -> bool {
-        self.may_drop_block(b) && self.pages_of(b).all(|page| self.pages[page as usize].frame == NONE)
+        self.may_drop_block(b) && self.pages_of(b).all(|page| self.page(page).frame == NONE)
     }
 
     /// Drop the blocks of the least recently used entries that allow it, until `ids` block ids are free or about to be. An id is
@@ -82,24 +80,24 @@ impl DiskTier {
     }
 
     fn drop_block(&mut self, c: u32, b: BlockId) {
-        let block = self.blocks[b];
+        let block = *self.block(b);
         let at = block.slot;
         for i in 0..self.geo.windowed.len() {
             let page = self.geo.page(b, self.geo.windowed[i]);
-            let out_of_window = self.pages[page as usize].out_of_window();
+            let out_of_window = self.page(page).out_of_window();
             self.disk.set_windowed(at, i, !out_of_window);
         }
         self.disk.drop_block(at, c, block.shard, block.next_copy.get());
         self.replace_copy(c, ShardCopy::Block(b), ShardCopy::IndexOnly(at));
-        let block = &mut self.blocks[b];
-        (block.entry, block.next_copy, block.slot) = (NONE, Link::default(), NONE);
+        self.forget_entry(b);
+        self.set_slot(b, NONE);
         self.counters.blocks_dropped += 1;
         self.die(b);
     }
 
     /// Give a block to a shard copy that is only on NVMe. Return `None` if no id is free.
     pub(crate) fn give_block(&mut self, c: u32, at: u32) -> Option<BlockId> {
-        if self.blocks.free_ids() == 0 {
+        if self.blocks().free_ids() == 0 {
             self.make_room_at_once();
         }
         let shard = self.disk.shard(at);
@@ -107,17 +105,16 @@ impl DiskTier {
         let next = self.disk.next_copy(at);
         self.replace_copy(c, ShardCopy::IndexOnly(at), ShardCopy::Block(b));
         self.disk.give_block(at, b);
-        let block = &mut self.blocks[b];
-        (block.state, block.entry, block.slot, block.next_copy) = (BlockState::Sealed, c, at, Link::to(next));
+        self.set_sealed(b);
+        self.set_entry(b, c, next);
+        self.set_slot(b, at);
         for page in self.pages_of(b) {
-            self.pages[page as usize].set_on_disk(true);
+            self.set_on_disk(page, true);
         }
         for i in 0..self.geo.windowed.len() {
             if !self.disk.has_windowed(at, i) {
                 let page = self.geo.page(b, self.geo.windowed[i]);
-                self.pages[page as usize].set_on_disk(false);
-                self.pages[page as usize].set_out_of_window();
-                self.blocks[b].partial = true;
+                self.leave_window(page);
             }
         }
         self.counters.blocks_given += 1;
@@ -132,12 +129,12 @@ impl DiskTier {
         let count = self.find_droppable(&mut found, DiskTier::may_drop_block_at_once);
         found[..count].iter().for_each(|&c| self.drop_blocks_of(c));
         if count == 0 {
-            self.drop_idle_blocks(self.blocks.free_ids() + self.blocks.dying + 1);
+            self.drop_idle_blocks(self.blocks().free_ids() + self.blocks().dying + 1);
         }
     }
 
     /// Keep some block ids free, as long as nothing has to be dropped for it.
     pub(crate) fn trim_blocks(&mut self) {
-        self.drop_idle_blocks(self.blocks.max / SPARE);
+        self.drop_idle_blocks(self.blocks().max / SPARE);
     }
 }

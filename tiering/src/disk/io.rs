@@ -55,7 +55,7 @@ impl DiskTier {
         self.add_in_flight(b);
         let bytes = if kind == IoKind::Read { self.bytes_of(&frames) } else { 0 };
         let transfer = Transfer::new((kind, class, reason), b, frames, self.now);
-        let slot = self.blocks[b].slot;
+        let slot = self.block(b).slot;
         let (id, at) = self.disk.start_transfer(transfer, slot, bytes);
         let list = (start, buf.list_start() - start);
         let action = Action::Io { id, kind, class, at, list };
@@ -113,8 +113,8 @@ impl DiskTier {
         let mut frames = transfer.frames;
         while let Some((at, page)) = self.host.end_transfer(&mut frames, IoKind::Write) {
             let class = self.host.class_of(at);
-            self.pages[page as usize].set_writing(false);
-            if self.pages[page as usize].host != at {
+            self.set_writing(page, false);
+            if self.page(page).host != at {
                 // Given up meanwhile: the slot holds stale data of the page.
                 self.host.free(at);
                 self.settle_page(page);
@@ -122,8 +122,8 @@ impl DiskTier {
             }
             if ok {
                 // If it went out of window while a mapped frame shows it, it is not on disk: it must never be read again.
-                let out_of_window = self.pages[page as usize].out_of_window();
-                self.pages[page as usize].set_on_disk(!out_of_window);
+                let out_of_window = self.page(page).out_of_window();
+                self.set_on_disk(page, !out_of_window);
                 self.counters.transitions += 1;
                 let page_bytes = self.geo.classes[usize::from(class)].page_bytes;
                 self.counters.host_to_nvme.add(transfer.reason, page_bytes);
@@ -143,7 +143,7 @@ impl DiskTier {
         }
         if status == Status::Ok {
             self.disk.write_succeeded();
-            self.blocks[b].write_fails = 0;
+            self.set_write_fails(b, 0);
             return;
         }
         let now = self.now;
@@ -154,7 +154,8 @@ impl DiskTier {
             self.wake_all();
         }
         if status == Status::Io {
-            self.blocks[b].write_fails = self.blocks[b].write_fails.saturating_add(1);
+            let fails = self.block(b).write_fails.saturating_add(1);
+            self.set_write_fails(b, fails);
             self.suspect_slot(b);
         }
     }
@@ -162,12 +163,12 @@ impl DiskTier {
     /// Retire a slot that fails repeatedly while others do not, and try another one. If all slots fail, the disk is at fault:
     /// then retire only a few.
     fn suspect_slot(&mut self, b: BlockId) {
-        let fails = self.blocks[b].write_fails;
-        if fails < IO_TRIES || !self.blocks[b].live() || self.is_slot_gone(b) || !self.disk.may_suspect(fails) {
+        let fails = self.block(b).write_fails;
+        if fails < IO_TRIES || !self.block(b).live() || self.is_slot_gone(b) || !self.disk.may_suspect(fails) {
             return;
         }
         if self.retire_slot(b) {
-            self.blocks[b].write_fails = 0;
+            self.set_write_fails(b, 0);
             self.disk.count_suspect(fails);
         }
     }
@@ -187,18 +188,15 @@ impl DiskTier {
         let now = self.now;
         self.disk.measure_read(now, bytes, ok);
         while let Some((at, page)) = self.host.end_transfer(&mut frames, IoKind::Read) {
-            self.pages[page as usize].set_reading(false);
+            self.set_reading(page, false);
             let plane = u32::from(self.geo.plane_of(page));
             let torn = ok && bad.contains(&plane) && !mutants::on(Mutant::BadPageIsValid);
             // The page may have changed since the read began.
-            let wanted = self.pages[page as usize].on_disk() && self.blocks[transfer.block].live();
+            let wanted = self.page(page).on_disk() && self.block(transfer.block).live();
             if ok && !torn && wanted {
                 let class = usize::from(self.host.class_of(at));
-                let p = &mut self.pages[page as usize];
-                debug_assert!(p.host == NONE);
-                p.host = at;
-                p.set_read_fails(0);
-                self.counters.transitions += 1;
+                self.came_to_host(page, at);
+                self.set_read_fails(page, 0);
                 let page_bytes = self.geo.classes[class].page_bytes;
                 self.counters.nvme_to_host.add(transfer.reason, page_bytes);
                 self.settle_page(page);
@@ -219,31 +217,31 @@ impl DiskTier {
 
     /// Handle a copy on disk that could not be read or failed its checksum. After [`IO_TRIES`] attempts the copy counts as lost.
     fn read_failed(&mut self, page: u32, cause: Cause) {
-        let fails = self.pages[page as usize].read_fails() + 1;
-        self.pages[page as usize].set_read_fails(fails);
+        let fails = self.page(page).read_fails() + 1;
+        self.set_read_fails(page, fails);
         if fails < IO_TRIES {
             self.counters.io_retries += 1;
             return;
         }
-        self.pages[page as usize].set_read_fails(0);
-        self.pages[page as usize].set_on_disk(false);
+        self.set_read_fails(page, 0);
+        self.set_on_disk(page, false);
         self.counters.transitions += 1;
         self.settle_page(page);
         let b = self.geo.block_of(page);
-        let was_published = self.blocks[b].entry != NONE;
+        let was_published = self.block(b).entry != NONE;
         self.lose_if_nowhere(page, cause);
-        self.counters.entries_corrupt += u64::from(was_published && self.blocks[b].entry == NONE);
+        self.counters.entries_corrupt += u64::from(was_published && self.block(b).entry == NONE);
         self.unrecord(b);
     }
 
     /// Wake the sessions that may wait for a page of the block.
     fn wake_readers(&mut self, b: BlockId) {
-        let (home, shared) = (self.blocks[b].home, self.blocks[b].refs_other > 0);
+        let (home, shared) = (self.block(b).home, self.block(b).refs_other > 0);
         // Besides the transfer and loads, a read by hash may name it, which has no reference.
-        let by_hash = self.blocks[b].in_flight > 1 && self.reads_by_hash();
+        let by_hash = self.block(b).in_flight > 1 && self.reads_by_hash();
         if shared || by_hash {
             self.wake_all();
-        } else if self.blocks[b].refs_home > 0 {
+        } else if self.block(b).refs_home > 0 {
             self.wake_next(home);
         }
     }

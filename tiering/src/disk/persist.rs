@@ -31,14 +31,14 @@ impl DiskTier {
         if why == Why::Attached || self.is_expensive(b) {
             self.prefer_disk_of_chain(b);
         }
-        if matches!(self.blocks[b].persist, PersistState::No | PersistState::Erase) && !self.admit_chain(b, why) {
+        if matches!(self.block(b).persist, PersistState::No | PersistState::Erase) && !self.admit_chain(b, why) {
             return false;
         }
-        let shard = self.blocks[b].shard;
-        let mut above = self.index.parent(self.blocks[b].entry);
+        let shard = self.block(b).shard;
+        let mut above = self.index.parent(self.block(b).entry);
         while above != NONE {
             match self.copy_of(above, shard) {
-                Some(ShardCopy::Block(p)) if self.blocks[p].persist == PersistState::No && !self.is_recorded(p) => {
+                Some(ShardCopy::Block(p)) if self.block(p).persist == PersistState::No && !self.is_recorded(p) => {
                     self.begin_persist(p)
                 }
                 _ => break,
@@ -46,21 +46,21 @@ impl DiskTier {
             above = self.index.parent(above);
         }
         self.update_persist(b);
-        self.blocks[b].persist != PersistState::No || self.is_recorded(b)
+        self.block(b).persist != PersistState::No || self.is_recorded(b)
     }
 
     /// Return whether recomputing the block costs at least twice as much as recomputing the first block of a prefix.
     fn is_expensive(&self, b: BlockId) -> bool {
-        let tokens = u64::from(self.blocks[b].depth) * self.geo.page_tokens;
+        let tokens = u64::from(self.block(b).depth) * self.geo.page_tokens;
         let doubles_at = u64::from(self.cfg.policy.retention.attention_doubles_at);
         doubles_at > 0 && tokens >= doubles_at
     }
 
     /// Mark a block and its ancestors as preferred: they are written before other blocks.
     fn prefer_disk_of_chain(&mut self, b: BlockId) {
-        let (shard, mut at) = (self.blocks[b].shard, b);
-        while !self.is_recorded(at) && self.blocks.prefer(at) {
-            let parent = self.index.parent(self.blocks[at].entry);
+        let (shard, mut at) = (self.block(b).shard, b);
+        while !self.is_recorded(at) && self.prefer(at) {
+            let parent = self.index.parent(self.block(at).entry);
             match if parent == NONE { None } else { self.copy_of(parent, shard) } {
                 Some(ShardCopy::Block(above)) => at = above,
                 _ => return,
@@ -70,22 +70,22 @@ impl DiskTier {
 
     /// Start to persist one block.
     pub(crate) fn begin_persist(&mut self, b: BlockId) {
-        self.blocks[b].record_fails = 0;
-        self.blocks.set_persist(b, PersistState::Waits);
+        self.set_record_fails(b, 0);
+        self.set_persist(b, PersistState::Waits);
         self.set_aside(b);
-        self.blocks[b].not_admitted = false;
-        self.blocks.set_over_budget(b, false);
+        self.set_not_admitted(b, false);
+        self.set_over_budget(b, false);
         self.settle_hosts_of(b);
         self.update_persist(b);
     }
 
     /// Update the persistence state of a block that is to be persisted.
     pub(crate) fn update_persist(&mut self, b: BlockId) {
-        if matches!(self.blocks[b].persist, PersistState::No | PersistState::Erase) {
+        if matches!(self.block(b).persist, PersistState::No | PersistState::Erase) {
             return;
         }
         let stage = self.stage_of(b);
-        self.blocks.set_persist(b, stage);
+        self.set_persist(b, stage);
         if matches!(stage, PersistState::Write | PersistState::Record) {
             self.disk.wake();
         }
@@ -93,7 +93,7 @@ impl DiskTier {
 
     /// Return the persistence state of a block that is to be persisted.
     pub(crate) fn stage_of(&self, b: BlockId) -> PersistState {
-        let at = self.blocks[b].slot;
+        let at = self.block(b).slot;
         if at != NONE {
             let log_request_in_flight =
                 matches!(self.disk.logged(at), Logged::Recording | Logged::RecordingStale | Logged::Erasing);
@@ -107,7 +107,7 @@ impl DiskTier {
         let mut dirty = false;
         // Pages are stored in ascending order, so a missing page is found sooner from the end.
         for page in self.pages_of(b).rev() {
-            let p = &self.pages[page as usize];
+            let p = self.page(page);
             if p.out_of_window() {
                 continue;
             }
@@ -130,15 +130,15 @@ impl DiskTier {
 
     /// Return whether the record of the block's parent is valid, or is in flight on the same disk, ahead of one sent now.
     fn parent_is_before(&self, b: BlockId) -> bool {
-        let parent = self.index.parent(self.blocks[b].entry);
+        let parent = self.index.parent(self.block(b).entry);
         if parent == NONE {
             return true;
         }
-        match self.copy_of(parent, self.blocks[b].shard) {
+        match self.copy_of(parent, self.block(b).shard) {
             None | Some(ShardCopy::End) => false,
             Some(ShardCopy::IndexOnly(at)) => self.disk.logged(at) == Logged::Recorded,
             Some(ShardCopy::Block(p)) => {
-                let (at, of) = (self.blocks[p].slot, self.blocks[b].slot);
+                let (at, of) = (self.block(p).slot, self.block(b).slot);
                 let ahead =
                     |at| self.disk.logged(at) == Logged::Recording && self.disk.disk_of(at) == self.disk.disk_of(of);
                 at != NONE && (self.is_recorded(p) || ahead(at))
@@ -148,9 +148,9 @@ impl DiskTier {
 
     /// Return whether the record of the block's parent is valid.
     pub(crate) fn parent_is_recorded(&self, b: BlockId) -> bool {
-        let parent = self.index.parent(self.blocks[b].entry);
+        let parent = self.index.parent(self.block(b).entry);
         parent == NONE
-            || self.copy_of(parent, self.blocks[b].shard).is_some_and(|copy| match copy {
+            || self.copy_of(parent, self.block(b).shard).is_some_and(|copy| match copy {
                 ShardCopy::End => false,
                 ShardCopy::IndexOnly(at) => self.disk.logged(at) == Logged::Recorded,
                 ShardCopy::Block(p) => self.is_recorded(p),
@@ -159,12 +159,12 @@ impl DiskTier {
 
     /// Update the children of a block in its shard, after its record was sent or became valid.
     pub(crate) fn step_children(&mut self, b: BlockId) {
-        let shard = self.blocks[b].shard;
-        let top = self.blocks[b].entry;
+        let shard = self.block(b).shard;
+        let top = self.block(b).entry;
         let mut next = self.index.next_below(top, top);
         while let Some(child) = next {
             if let Some(ShardCopy::Block(copy)) = self.copy_of(child, shard)
-                && self.blocks[copy].persist == PersistState::Waits
+                && self.block(copy).persist == PersistState::Waits
             {
                 self.update_persist(copy);
             }
@@ -174,11 +174,11 @@ impl DiskTier {
 
     /// Complete the persistence of a block after its record became valid, and continue the waiting requests.
     pub(crate) fn is_stored(&mut self, b: BlockId) {
-        self.blocks.set_persist(b, PersistState::No);
-        self.blocks[b].record_fails = 0;
+        self.set_persist(b, PersistState::No);
+        self.set_record_fails(b, 0);
         self.counters.stored += 1;
-        let (c, shard) = (self.blocks[b].entry, self.blocks[b].shard);
-        if std::mem::take(&mut self.blocks[b].waited) {
+        let (c, shard) = (self.block(b).entry, self.block(b).shard);
+        if self.set_waited(b, false) {
             self.publishes_stored(c, shard);
         }
         self.rerecord_subtree(c, shard);
@@ -198,7 +198,7 @@ impl DiskTier {
                     self.disk.validate_record(at);
                     counts = true;
                 }
-                Some(ShardCopy::Block(copy)) if self.blocks[copy].persist == PersistState::Waits => {
+                Some(ShardCopy::Block(copy)) if self.block(copy).persist == PersistState::Waits => {
                     self.update_persist(copy)
                 }
                 _ => {}
@@ -209,14 +209,14 @@ impl DiskTier {
 
     /// Stop persisting a block and its descendants. Fail the publishes that wait for them with `status`.
     pub(crate) fn stop_persisting(&mut self, b: BlockId, status: Status) {
-        let (top, shard) = (self.blocks[b].entry, self.blocks[b].shard);
+        let (top, shard) = (self.block(b).entry, self.block(b).shard);
         let mut c = top;
         loop {
             if let Some(ShardCopy::Block(copy)) = self.copy_of(c, shard)
-                && !matches!(self.blocks[copy].persist, PersistState::No | PersistState::Erase)
+                && !matches!(self.block(copy).persist, PersistState::No | PersistState::Erase)
             {
-                self.blocks.set_persist(copy, PersistState::No);
-                if std::mem::take(&mut self.blocks[copy].waited) {
+                self.set_persist(copy, PersistState::No);
+                if self.set_waited(copy, false) {
                     self.end_publishes(c, shard, status);
                 }
             }

@@ -6,7 +6,7 @@ use crate::blocks::BlockState;
 use crate::disk::{DiskTier, Why};
 use crate::sessions::{Phase, Publish};
 use crate::tables::disk::Logged;
-use crate::tables::index::{Link, ShardCopy};
+use crate::tables::index::ShardCopy;
 
 /// Maximum hashes of one request: a list of 32-bit words holds this number of 128-bit hashes.
 pub(crate) const HASHES_MAX: usize = LIST_MAX / 4;
@@ -27,7 +27,7 @@ impl DiskTier {
     pub(crate) fn wait_for_persist(&mut self, s: u16, op: u32, publish: Publish, block: Option<BlockId>) {
         self.sessions[s].ops.enter(op, Phase::Persisting);
         match block {
-            Some(b) => self.blocks[b].waited = true,
+            Some(b) => _ = self.set_waited(b, true),
             None => self.publish_stored(s, op, publish),
         }
     }
@@ -43,7 +43,7 @@ impl DiskTier {
             Some(ShardCopy::End) | None => return Err(Status::NotAdmitted),
         };
         if !self.persist(block, Why::Published(level)) {
-            let over_budget = self.blocks[block].over_budget;
+            let over_budget = self.block(block).over_budget;
             return Err(if over_budget { Status::OverBudget } else { Status::NotAdmitted });
         }
         self.disk.failing().map_or(Ok(Some(block)), Err)
@@ -57,8 +57,8 @@ impl DiskTier {
         above: u32,
         level: Level,
     ) -> Result<u32, Status> {
-        let block = self.blocks[b];
-        if block.state != BlockState::Sealed || self.pages_of(b).any(|p| self.pages[p as usize].lost()) {
+        let block = *self.block(b);
+        if block.state != BlockState::Sealed || self.pages_of(b).any(|p| self.page(p).lost()) {
             return Err(Status::NotAdmitted);
         }
         let found = self.index.find(hash);
@@ -128,9 +128,9 @@ impl DiskTier {
     /// Make the block its shard's copy of cache entry `c`.
     fn add_block(&mut self, c: u32, b: BlockId, depth: u32) {
         let next = self.index.add_copy(c, ShardCopy::Block(b));
-        let block = &mut self.blocks[b];
-        (block.entry, block.depth, block.next_copy) = (c, depth, Link::to(next));
-        if block.refs() > 0 {
+        self.set_entry(b, c, next);
+        self.set_depth(b, depth);
+        if self.block(b).refs() > 0 {
             self.index.activate(c);
         }
         self.announce_stored(c);

@@ -14,7 +14,7 @@ impl DiskTier {
             return true;
         }
         loop {
-            let (erase, record) = (!self.blocks.to_erase.is_empty(), !self.blocks.to_record.is_empty());
+            let (erase, record) = (!self.blocks().to_erase.is_empty(), !self.blocks().to_record.is_empty());
             let (next, paused_until) = self.disk.next_log_request(self.now, erase, record);
             if let Some(at) = paused_until {
                 self.set_timer(at);
@@ -46,12 +46,12 @@ impl DiskTier {
         let at = match self.disk.next_to_erase() {
             Some(at) => at,
             None => {
-                let b = self.blocks.to_erase.head;
+                let b = self.blocks().to_erase.head;
                 if b == NONE {
                     return;
                 }
-                self.blocks.set_persist(b, PersistState::No);
-                self.blocks[b].slot
+                self.set_persist(b, PersistState::No);
+                self.block(b).slot
             }
         };
         let Some(id) = self.disk.start_erase(at) else { return };
@@ -61,11 +61,11 @@ impl DiskTier {
     }
 
     fn send_record(&mut self, buf: &mut ActionBuf) {
-        let b = self.blocks.to_record.head;
+        let b = self.blocks().to_record.head;
         if self.stage_of(b) != PersistState::Record {
             return self.update_persist(b);
         }
-        let block = self.blocks[b];
+        let block = *self.block(b);
         let at = block.slot;
         let Some(id) = self.disk.start_record(at) else { return };
         let start = buf.list_start();
@@ -73,11 +73,11 @@ impl DiskTier {
         let pages = self.pages_of(b);
         for first in pages.clone().step_by(32) {
             let word = (first..pages.end.min(first + 32))
-                .fold(0, |word, page| word | u32::from(!self.pages[page as usize].out_of_window()) << (page - first));
+                .fold(0, |word, page| word | u32::from(!self.page(page).out_of_window()) << (page - first));
             buf.push_word(word);
         }
         let list = (start, buf.list_start() - start);
-        let urgent = self.blocks[b].waited;
+        let urgent = self.block(b).waited;
         let action = Action::Record { id, at: self.disk.location(at), shard: block.shard, urgent, list };
         self.trace.fold(&action, buf.list(list));
         buf.push(action);
@@ -127,9 +127,9 @@ impl DiskTier {
             };
         }
         let b = self.disk.owner(at);
-        if self.blocks[b].entry == NONE {
+        if self.block(b).entry == NONE {
             if !nothing {
-                self.blocks.set_persist(b, PersistState::Erase);
+                self.set_persist(b, PersistState::Erase);
             }
         } else if !counts {
             self.update_persist(b);
@@ -140,8 +140,9 @@ impl DiskTier {
             // The parent's record failed meanwhile or comes later. Record this block again after it.
             self.update_persist(b);
         } else {
-            self.blocks[b].record_fails = self.blocks[b].record_fails.saturating_add(1);
-            match self.blocks[b].record_fails < IO_TRIES {
+            let fails = self.block(b).record_fails.saturating_add(1);
+            self.set_record_fails(b, fails);
+            match self.block(b).record_fails < IO_TRIES {
                 true => self.update_persist(b),
                 false => self.stop_persisting(b, if status == Status::NoSpace { status } else { Status::Io }),
             }
@@ -166,8 +167,8 @@ impl DiskTier {
             Place::Block => {
                 self.disk.keep_record(at);
                 let b = self.disk.owner(at);
-                match self.blocks[b].entry == NONE {
-                    true => self.blocks.set_persist(b, PersistState::Erase),
+                match self.block(b).entry == NONE {
+                    true => self.set_persist(b, PersistState::Erase),
                     false => self.update_persist(b),
                 }
             }

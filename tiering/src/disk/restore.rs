@@ -14,7 +14,7 @@ impl DiskTier {
         for c in self.index.live() {
             for copy in self.copies(c) {
                 let (at, shard) = match copy {
-                    ShardCopy::Block(b) if self.is_recorded(b) => (self.blocks[b].slot, self.blocks[b].shard),
+                    ShardCopy::Block(b) if self.is_recorded(b) => (self.block(b).slot, self.block(b).shard),
                     ShardCopy::IndexOnly(at)
                         if self.disk.logged(at) == Logged::Recorded && self.disk.place(at) == Place::IndexOnly =>
                     {
@@ -25,7 +25,7 @@ impl DiskTier {
                 words.clear();
                 words.extend(self.index.record_words(c));
                 let there = |plane: u16| match copy {
-                    ShardCopy::Block(b) => !self.pages[self.geo.page(b, plane) as usize].out_of_window(),
+                    ShardCopy::Block(b) => !self.page(self.geo.page(b, plane)).out_of_window(),
                     _ => {
                         let window = self.geo.windowed.iter().position(|&windowed| windowed == plane);
                         window.is_none_or(|i| self.disk.has_windowed(at, i))

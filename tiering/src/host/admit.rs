@@ -79,7 +79,7 @@ impl HostTier {
         }
         let planes = u64::from(self.geo.classes[usize::from(class)].planes);
         let stream = self.stream_frames(usize::from(class));
-        let blocks = u64::from(self.blocks.referred + self.blocks.promised) + more;
+        let blocks = u64::from(self.blocks().referred + self.blocks().promised) + more;
         let in_host = blocks.saturating_sub(u64::from(self.disk.usable()));
         in_host * planes + stream <= self.host.usable(class)
     }

@@ -12,16 +12,16 @@ impl HostTier {
     /// job can be sent.
     pub(crate) fn copy_out(&mut self, s: u16, f: u32, reason: Reason, op: u32, to: For, buf: &mut ActionBuf) -> bool {
         let page = self.frame(s, f).page;
-        if self.pages[page as usize].copying_out() || self.pages[page as usize].below() {
+        if self.page(page).copying_out() || self.page(page).below() {
             return false;
         }
         let Some(host) = self.take_host(s, page, to) else { return false };
         // Taking a host frame may have dropped cached blocks, including this page.
-        if self.frame(s, f).page != page || !self.blocks[self.geo.block_of(page)].live() {
+        if self.frame(s, f).page != page || !self.block(self.geo.block_of(page)).live() {
             self.host.free(host);
             return false;
         }
-        self.pages[page as usize].set_copying_out(true);
+        self.set_copying_out(page, true);
         let b = self.geo.block_of(page);
         self.add_in_flight(b);
         let slot = self.send_other(
@@ -41,10 +41,10 @@ impl HostTier {
 
     /// Provide a page that is in no host frame: store it from another session's tier 0, or mark it as lost if no copy exists.
     pub(crate) fn fetch_from_elsewhere(&mut self, page: u32, buf: &mut ActionBuf) {
-        if self.pages[page as usize].copying_out() {
+        if self.page(page).copying_out() {
             return;
         }
-        let (s, f) = (self.pages[page as usize].session, self.pages[page as usize].frame);
+        let (s, f) = (self.page(page).session, self.page(page).frame);
         if f == NONE {
             return self.lose_if_nowhere(page, Cause::EngineLost);
         }

@@ -84,7 +84,7 @@ impl HostTier {
             };
             for b in self.copies(entry).filter_map(ShardCopy::block) {
                 for page in self.pages_of(b) {
-                    let at = self.pages[page as usize].host;
+                    let at = self.page(page).host;
                     if at != NONE {
                         add(self.host.slab_of(at));
                     }
@@ -111,10 +111,10 @@ impl HostTier {
                 // Quarantined: a lost session may still write to it.
                 None => return None,
                 Some(page) => {
-                    if self.pages[page as usize].host != at || !self.may_clear(page, at) {
+                    if self.page(page).host != at || !self.may_clear(page, at) {
                         return None;
                     }
-                    cost += u32::from(!self.pages[page as usize].on_disk());
+                    cost += u32::from(!self.page(page).on_disk());
                 }
             }
         }
@@ -123,8 +123,8 @@ impl HostTier {
 
     /// Return true if the page's host frame is unused, or will be when its transfers and jobs in flight have ended.
     fn may_clear(&self, page: u32, at: u32) -> bool {
-        let p = &self.pages[page as usize];
-        let block = &self.blocks[self.geo.block_of(page)];
+        let p = self.page(page);
+        let block = self.block(self.geo.block_of(page));
         if p.loads > 0 || self.is_mapped(page) || self.host.late(at) > 0 {
             return false;
         }
@@ -177,7 +177,7 @@ impl HostTier {
         }
         let class = self.host.class_of(at);
         let Some(page) = self.host.page_in(at, class) else { return Cleared::Never };
-        let p = &self.pages[page as usize];
+        let p = self.page(page);
         if p.host != at || p.writing() || self.host.list_of(at) == HostOn::Moving {
             return Cleared::Later;
         }
@@ -185,7 +185,7 @@ impl HostTier {
             return Cleared::Never;
         }
         let b = self.geo.block_of(page);
-        if !self.blocks[b].live() || p.out_of_window() {
+        if !self.block(b).live() || p.out_of_window() {
             return Cleared::Later;
         }
         if p.on_disk() {
@@ -195,7 +195,7 @@ impl HostTier {
         if !force && self.is_on_the_way(b) {
             return Cleared::Later;
         }
-        let leaf = self.index.leaf_of(self.blocks[b].entry);
+        let leaf = self.index.leaf_of(self.block(b).entry);
         if self.index.is_active(leaf) {
             // A sequence of another shard uses it.
             return Cleared::Never;
@@ -210,7 +210,7 @@ impl HostTier {
     /// Return true if a write of the block to NVMe, or its record in the index log, is pending.
     fn is_on_the_way(&self, b: BlockId) -> bool {
         self.disk.exists()
-            && !matches!(self.blocks[b].persist, PersistState::No | PersistState::Erase)
+            && !matches!(self.block(b).persist, PersistState::No | PersistState::Erase)
             && self.disk.failing().is_none()
     }
 }

@@ -35,7 +35,7 @@ impl HostTier {
             self.end_late(at);
         }
         for page in reading {
-            self.pages[page as usize].loads -= 1;
+            self.count_load(page, false);
             self.settle_host(page);
             let b = self.geo.block_of(page);
             self.remove_in_flight(b);
@@ -75,8 +75,7 @@ impl HostTier {
                     self.remove_in_flight(block);
                 }
                 Task::CopyOut | Task::Gather => {
-                    let page = &mut self.pages[job.page as usize];
-                    page.set_copying_out(false);
+                    self.set_copying_out(job.page, false);
                     if job.task == Task::Gather {
                         let class = self.geo.class_of_page(job.page);
                         self.host.count_copying(class, false);
@@ -124,7 +123,7 @@ impl HostTier {
     }
 
     fn keep_reading(&mut self, s: u16, page: u32) {
-        self.pages[page as usize].loads += 1;
+        self.count_load(page, true);
         let b = self.geo.block_of(page);
         self.add_in_flight(b);
         self.lost[s].reading.push(page);

@@ -50,7 +50,7 @@ pub(crate) enum Fetch {
 impl HostTier {
     /// Read a page that is only on disk into host, together with the other wanted pages of its block.
     pub(crate) fn read_in(&mut self, page: u32, want: Want, buf: &mut ActionBuf) -> Fetch {
-        if self.pages[page as usize].reading() {
+        if self.page(page).reading() {
             if want.class == IoClass::Demand {
                 self.urge(page, want.class, buf);
             }
@@ -69,15 +69,15 @@ impl HostTier {
             return Fetch::Later;
         }
         let Some(first) = self.frame_to_read(page, want.take) else { return Fetch::NoFrame };
-        self.pages[page as usize].set_reading(true);
+        self.set_reading(page, true);
         let mut frames = List::default();
-        let (from, to) = if self.pages[page as usize].read_fails() > 0 { (0, 0) } else { want.planes };
+        let (from, to) = if self.page(page).read_fails() > 0 { (0, 0) } else { want.planes };
         for plane in 0..self.geo.planes.len() as u16 {
             let other = self.geo.page(b, plane);
             let at = if other == page {
                 first
             } else {
-                let p = &self.pages[other as usize];
+                let p = self.page(other);
                 // A page that failed before is read alone, so that one bad page does not fail others.
                 let fits = self.only_on_disk(other) && !p.reading() && p.frame == NONE && p.read_fails() == 0;
                 let full = frames.len as usize + 1 >= IO_PAGES_MAX && plane < self.geo.plane_of(page)
@@ -87,7 +87,7 @@ impl HostTier {
                 }
                 // The first page is needed; the others are read only if that costs no other request a frame.
                 let Some(at) = self.frame_to_read(other, want.take) else { continue };
-                self.pages[other as usize].set_reading(true);
+                self.set_reading(other, true);
                 at
             };
             self.host.begin_transfer(&mut frames, at, IoKind::Read);

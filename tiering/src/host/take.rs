@@ -27,7 +27,7 @@ impl HostTier {
     pub(crate) fn search_host(&mut self, class: u8, passes: impl Fn(&HostTier, u32) -> bool) -> Option<u32> {
         for _ in 0..SEARCH_MAX.min(self.host.len()) {
             let Some((at, page)) = self.host.search_next(class) else { continue };
-            if self.pages[page as usize].host == at && self.is_private(page) && passes(self, page) {
+            if self.page(page).host == at && self.is_private(page) && passes(self, page) {
                 return Some(page);
             }
         }
@@ -36,17 +36,17 @@ impl HostTier {
 
     /// Return whether only its home session reads the page, and it will not be written.
     fn is_private(&self, page: u32) -> bool {
-        let block = &self.blocks[self.geo.block_of(page)];
+        let block = self.block(self.geo.block_of(page));
         block.live() && block.refs_home > 0 && block.refs_other == 0
     }
 
     /// Return a page that stays in its session's tier 0, so that its host copy can be dropped.
     fn copy_of_what_stays(&mut self, class: u8) -> Option<u32> {
         let stays = |core: &HostTier, page: u32| {
-            let home = core.blocks[core.geo.block_of(page)].home;
-            core.pages[page as usize].loads == 0
+            let home = core.block(core.geo.block_of(page)).home;
+            core.page(page).loads == 0
                 && !core.is_mapped(page)
-                && !core.pages[page as usize].writing()
+                && !core.page(page).writing()
                 && core.find_copy(page, home).is_some_and(|f| {
                     let frame = core.frame(home, f);
                     frame.state == FrameState::Present
@@ -149,7 +149,7 @@ impl HostTier {
     /// Allocate a host frame for a page that a caller waits to read from disk.
     pub(crate) fn take_host_to_read(&mut self, page: u32) -> Option<u32> {
         let class = self.geo.class_of_page(page);
-        let home = self.blocks[self.geo.block_of(page)].home;
+        let home = self.block(self.geo.block_of(page)).home;
         let s = if home < self.sessions.len() { home } else { 0 };
         // Ask for memory, but do not wait for the node's answer: the caller already waits for the page.
         self.ask_slab(class);
@@ -214,10 +214,8 @@ impl HostTier {
             return false;
         }
         let page = self.host.page_of(at);
-        let p = &mut self.pages[page as usize];
-        debug_assert!(p.host == at && p.on_disk() && p.loads == 0);
-        p.host = NONE;
-        self.counters.transitions += 1;
+        debug_assert!(self.page(page).host == at && self.page(page).on_disk() && self.page(page).loads == 0);
+        self.left_host(page);
         self.counters.host_evictions += 1;
         self.counters.prefetch_wasted += u64::from(self.host.is_read_ahead(at));
         self.host.free(at);
@@ -253,8 +251,8 @@ impl HostTier {
         let mut f = session.classes[usize::from(class)].clean.tail;
         while f != NONE {
             let frame = &session.frames[f as usize];
-            let page = &self.pages[frame.page as usize];
-            let block = &self.blocks[self.geo.block_of(frame.page)];
+            let page = self.page(frame.page);
+            let block = self.block(self.geo.block_of(frame.page));
             let twice = page.host != NONE && page.loads == 0 && !page.writing() && !self.is_mapped(frame.page);
             if twice && block.state == BlockState::Sealed && passes(block) {
                 return Some(frame.page);
@@ -281,7 +279,7 @@ impl HostTier {
         for class in 0..self.geo.classes.len() as u8 {
             while used > low {
                 let at = self.host.first(class, HostOn::Clean);
-                let idle = at != NONE && self.blocks[self.geo.block_of(self.host.page_of(at))].refs() == 0;
+                let idle = at != NONE && self.block(self.geo.block_of(self.host.page_of(at))).refs() == 0;
                 if !idle || !self.evict_host(at) {
                     break;
                 }

@@ -36,8 +36,8 @@ impl HostTier {
     /// stopped for lack of room in the buffer.
     fn write_blocks_to_persist(&mut self, buf: &mut ActionBuf) -> bool {
         let mut no_slots = false;
-        for _ in 0..self.blocks.to_write_count().min(PERSIST_MAX) {
-            let b = self.blocks.next_to_write();
+        for _ in 0..self.blocks().to_write_count().min(PERSIST_MAX) {
+            let b = self.blocks().next_to_write();
             if b == NONE || self.disk.writes_take(4) {
                 return true;
             }
@@ -48,14 +48,14 @@ impl HostTier {
             if !self.can_move(IoClass::WriteBack, buf) {
                 return buf.room() > 0 && buf.words_room() >= self.words_of_block();
             }
-            if no_slots && self.blocks[b].slot == NONE || !self.give_slot(b, false) {
+            if no_slots && self.block(b).slot == NONE || !self.give_slot(b, false) {
                 if self.disk.slots_to_come() {
                     return true;
                 }
                 // Other blocks may have slots. This block is tried again when a slot becomes free. If the block itself was dropped
                 // as the least valuable, that says nothing about the others.
-                no_slots |= self.blocks[b].live();
-                if self.blocks[b].persist == PersistState::Write {
+                no_slots |= self.block(b).live();
+                if self.block(b).persist == PersistState::Write {
                     self.no_slot_for(b);
                 }
                 continue;
@@ -95,7 +95,7 @@ impl HostTier {
 
     /// Return the block of the oldest dirty page that has a slot or gets one. A preferred block, worth more than most, comes first.
     fn next_to_write(&mut self, class: u8, urgent: bool) -> Option<BlockId> {
-        let preferred = self.blocks.next_preferred();
+        let preferred = self.blocks().next_preferred();
         if preferred != NONE && self.stage_of(preferred) == PersistState::Write && self.give_slot(preferred, urgent) {
             return Some(preferred);
         }
@@ -125,7 +125,7 @@ impl HostTier {
     fn write_block(&mut self, b: BlockId, io: IoClass, buf: &mut ActionBuf) {
         let (mut frames, mut bytes) = (List::default(), 0);
         for page in self.pages_of(b) {
-            let p = &self.pages[page as usize];
+            let p = self.page(page);
             let at = p.host;
             if at == NONE
                 || p.out_of_window()
@@ -136,7 +136,7 @@ impl HostTier {
             {
                 continue;
             }
-            self.pages[page as usize].set_writing(true);
+            self.set_writing(page, true);
             let class = usize::from(self.host.class_of(at));
             bytes += u64::from(self.geo.classes[class].page_bytes);
             self.host.begin_transfer(&mut frames, at, IoKind::Write);

@@ -4,7 +4,7 @@ use crate::api::{BlockId, Cause, NONE, Status};
 use crate::blocks::PersistState;
 use crate::index::PrefixIndex;
 use crate::mutants::{self, Mutant};
-use crate::tables::index::{Absence, Link, ShardCopy};
+use crate::tables::index::{Absence, ShardCopy};
 
 /// Maximum frames examined in one search for an entry in tier 0 to drop.
 const FRAMES_MAX: usize = 256;
@@ -26,19 +26,19 @@ impl PrefixIndex {
     /// has kept a block of it from NVMe, if anything.
     fn count_lost(&mut self, c: u32) -> Option<Cause> {
         let on_its_way = |b: BlockId| {
-            !matches!(self.blocks[b].persist, PersistState::No | PersistState::Erase) && !self.is_recorded(b)
+            !matches!(self.block(b).persist, PersistState::No | PersistState::Erase) && !self.is_recorded(b)
         };
         let unwritten = self.copies(c).filter_map(ShardCopy::block).filter(|&b| on_its_way(b)).count() as u64;
         self.counters.unwritten_drops += unwritten;
         self.counters.unwritten_drop_bytes += unwritten * self.disk.slot_bytes();
-        let lost = self.copies(c).filter_map(ShardCopy::block).filter(|&b| self.blocks[b].over_budget).count() as u64;
+        let lost = self.copies(c).filter_map(ShardCopy::block).filter(|&b| self.block(b).over_budget).count() as u64;
         self.counters.over_budget_drops += lost;
         self.counters.over_budget_drop_bytes += lost * self.disk.slot_bytes();
         let mut blocks = self.copies(c).filter_map(ShardCopy::block);
         match (lost, unwritten) {
             (1.., _) => Some(Cause::OverBudget),
             (0, 1..) => Some(Cause::Unwritten),
-            (0, 0) => blocks.any(|b| self.blocks[b].not_admitted).then_some(Cause::NotAdmitted),
+            (0, 0) => blocks.any(|b| self.block(b).not_admitted).then_some(Cause::NotAdmitted),
         }
     }
 
@@ -46,7 +46,7 @@ impl PrefixIndex {
     pub(crate) fn is_far(&self, b: BlockId) -> bool {
         let pages = self.pages_of(b);
         let far = |page: u32| {
-            let p = &self.pages[page as usize];
+            let p = self.page(page);
             p.on_disk() && p.host == NONE && p.frame == NONE
         };
         far(pages.start) || far(pages.end - 1)
@@ -55,13 +55,13 @@ impl PrefixIndex {
     /// Mark a page as lost if it is in no tier any more. Its block is not found by new readers; sequences that refer to it fail
     /// at their next fault.
     pub(crate) fn lose_if_nowhere(&mut self, page: u32, cause: Cause) {
-        let (p, b) = (&self.pages[page as usize], self.geo.block_of(page));
-        if p.below() || p.frame != NONE || p.out_of_window() || p.lost() || !self.blocks[b].live() {
+        let (p, b) = (self.page(page), self.geo.block_of(page));
+        if p.below() || p.frame != NONE || p.out_of_window() || p.lost() || !self.block(b).live() {
             return;
         }
-        self.pages[page as usize].set_lost();
+        self.set_lost(page);
         self.counters.pages_lost += 1;
-        let entry = self.blocks[b].entry;
+        let entry = self.block(b).entry;
         if entry != NONE {
             self.remove_entry(entry, cause);
         }
@@ -76,7 +76,7 @@ impl PrefixIndex {
     pub(crate) fn copy_after(&self, copy: ShardCopy) -> ShardCopy {
         match copy {
             ShardCopy::End => ShardCopy::End,
-            ShardCopy::Block(b) => self.blocks[b].next_copy.get(),
+            ShardCopy::Block(b) => self.block(b).next_copy.get(),
             ShardCopy::IndexOnly(at) => self.disk.next_copy(at),
         }
     }
@@ -85,7 +85,7 @@ impl PrefixIndex {
     pub(crate) fn copy_of(&self, c: u32, shard: u16) -> Option<ShardCopy> {
         self.copies(c).find(|&copy| match copy {
             ShardCopy::End => false,
-            ShardCopy::Block(b) => self.blocks[b].shard == shard,
+            ShardCopy::Block(b) => self.block(b).shard == shard,
             ShardCopy::IndexOnly(at) => self.disk.shard(at) == shard,
         })
     }
@@ -96,7 +96,7 @@ impl PrefixIndex {
         self.index.replace_copy(c, old, new);
         match before {
             None | Some(ShardCopy::End) => {}
-            Some(ShardCopy::Block(b)) => self.blocks[b].next_copy = Link::to(new),
+            Some(ShardCopy::Block(b)) => self.set_next_copy(b, new),
             Some(ShardCopy::IndexOnly(at)) => self.disk.set_next_copy(at, new),
         }
     }
@@ -251,12 +251,12 @@ impl PrefixIndex {
     }
 
     fn is_on_its_way(&self, b: BlockId) -> bool {
-        self.blocks[b].slot == NONE && !matches!(self.blocks[b].persist, PersistState::No | PersistState::Erase)
+        self.block(b).slot == NONE && !matches!(self.block(b).persist, PersistState::No | PersistState::Erase)
     }
 
     /// Return whether a shard copy of an entry has a slot on NVMe.
     fn has_slot(&self, c: u32) -> bool {
-        self.copies(c).any(|copy| copy.block().is_none_or(|b| self.blocks[b].slot != NONE))
+        self.copies(c).any(|copy| copy.block().is_none_or(|b| self.block(b).slot != NONE))
     }
 
     /// Drop an entry, or a descendant of it first.
@@ -273,7 +273,7 @@ impl PrefixIndex {
         let Some(c) = session.classes.get(usize::from(class)) else { return false };
         let (mut found, mut count) = ([NONE; CANDIDATES_MAX], 0);
         for f in c.early.iter(&session.frames).take(FRAMES_MAX) {
-            let block = &self.blocks[self.geo.block_of(session.frames[f as usize].page)];
+            let block = self.block(self.geo.block_of(session.frames[f as usize].page));
             let idle = block.refs() == 0 && block.entry != NONE && !self.index.is_pinned(block.entry);
             if idle && !found.contains(&block.entry) {
                 found[count] = block.entry;
@@ -315,16 +315,16 @@ impl PrefixIndex {
     }
 
     pub(crate) fn detach_block(&mut self, b: BlockId, c: u32) {
-        let block = &mut self.blocks[b];
-        (block.entry, block.next_copy) = (NONE, Link::default());
-        let (slot, refs, waited) = (block.slot, block.refs(), std::mem::take(&mut block.waited));
-        self.blocks.set_persist(b, PersistState::No);
-        self.blocks.set_over_budget(b, false);
+        self.forget_entry(b);
+        let waited = self.set_waited(b, false);
+        let (slot, refs) = (self.block(b).slot, self.block(b).refs());
+        self.set_persist(b, PersistState::No);
+        self.set_over_budget(b, false);
         if waited {
-            self.end_publishes(c, self.blocks[b].shard, Status::NotAdmitted);
+            self.end_publishes(c, self.block(b).shard, Status::NotAdmitted);
         }
         if slot != NONE && self.disk.disown_record(slot) {
-            self.blocks.set_persist(b, PersistState::Erase);
+            self.set_persist(b, PersistState::Erase);
             self.disk.wake();
         }
         if refs == 0 {
@@ -335,7 +335,7 @@ impl PrefixIndex {
     /// Drop a corrupt host copy; the page is then read from another copy. While other loads read the frame, wait: the last of
     /// them reports the mismatch.
     pub(crate) fn host_copy_is_bad(&mut self, page: u32) {
-        if self.pages[page as usize].host == NONE || self.pages[page as usize].loads > 0 {
+        if self.page(page).host == NONE || self.page(page).loads > 0 {
             return;
         }
         if self.is_mapped(page) {

@@ -121,7 +121,7 @@ impl PrefixIndex {
         if self.feed.is_none() || count == 0 {
             return;
         }
-        let c = self.blocks[self.seq_block(s, seq, count - 1)].entry;
+        let c = self.block(self.seq_block(s, seq, count - 1)).entry;
         if c != NONE {
             self.add_to_feed(FeedEvent::Used { hash: self.index.hash(c), count });
         }

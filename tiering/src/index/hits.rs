@@ -102,7 +102,7 @@ impl PrefixIndex {
         if self.is_far(block) {
             return From::Nvme;
         }
-        let needed = self.pages_of(block).map(|page| &self.pages[page as usize]).filter(|page| !page.out_of_window());
+        let needed = self.pages_of(block).map(|page| self.page(page)).filter(|page| !page.out_of_window());
         let resident = needed.into_iter().all(|page| page.frame != NONE && page.session == s);
         if resident { From::Tier0 } else { From::Host }
     }

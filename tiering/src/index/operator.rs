@@ -60,12 +60,12 @@ impl PrefixIndex {
             };
             for page in self.pages_of(b) {
                 let bytes = u64::from(self.geo.classes[usize::from(self.geo.class_of_page(page))].page_bytes);
-                let page = &self.pages[page as usize];
+                let page = self.page(page);
                 status.bytes.tier0 += if page.frame == NONE { 0 } else { bytes };
                 status.bytes.host += if page.host == NONE { 0 } else { bytes };
                 status.bytes.nvme += if page.on_disk() { bytes } else { 0 };
             }
-            let block = &self.blocks[b];
+            let block = self.block(b);
             status.references += block.refs();
             if block.refs_home > 0 && !status.sessions.contains(&block.home) {
                 status.sessions.push(block.home);

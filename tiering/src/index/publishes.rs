@@ -67,7 +67,7 @@ impl PrefixIndex {
         self.each_publish(|index, s, op, publish| {
             let shard = index.sessions[s].shard;
             let end = if publish.flush == 0 { publish.entry } else { NONE };
-            let needs = |b| index.blocks[b].slot == NONE && index.blocks[b].persist == PersistState::Write;
+            let needs = |b| index.block(b).slot == NONE && index.block(b).persist == PersistState::Write;
             if index.index.prefix(end).filter_map(|c| index.copy_of(c, shard)?.block()).any(needs) {
                 index.finish_with(s, op, Status::NoSpace, Level::Published as u64);
             }
@@ -76,18 +76,18 @@ impl PrefixIndex {
 
     /// Skip a block that gets no slot until others are freed. Its descendants may have slots and wait for it.
     pub(crate) fn no_slot_for(&mut self, b: BlockId) {
-        self.blocks.pass_over(b);
+        self.pass_over(b);
         self.no_room_for(b);
     }
 
     /// End the waits for a block and its descendants: no host frame or slot on the way to NVMe is free until running sequences
     /// release theirs. The blocks are written later.
     pub(crate) fn no_room_for(&mut self, b: BlockId) {
-        let (top, shard) = (self.blocks[b].entry, self.blocks[b].shard);
+        let (top, shard) = (self.block(b).entry, self.block(b).shard);
         let mut next = Some(top).filter(|&c| c != NONE);
         while let Some(c) = next {
             if let Some(ShardCopy::Block(copy)) = self.copy_of(c, shard)
-                && std::mem::take(&mut self.blocks[copy].waited)
+                && self.set_waited(copy, false)
             {
                 self.end_publishes(c, shard, Status::NoSpace);
             }

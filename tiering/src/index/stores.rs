@@ -12,7 +12,7 @@ impl PrefixIndex {
     pub(crate) fn is_next(&self, s: u16, first: u32, parent: u128) -> bool {
         let shard = self.sessions[s].shard;
         match self.index.find(parent).and_then(|c| self.copy_of(c, shard)) {
-            Some(ShardCopy::Block(b)) => self.blocks[b].depth.checked_add(1) == Some(first),
+            Some(ShardCopy::Block(b)) => self.block(b).depth.checked_add(1) == Some(first),
             Some(ShardCopy::IndexOnly(_) | ShardCopy::End) | None => true,
         }
     }

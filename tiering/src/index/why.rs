@@ -33,7 +33,7 @@ impl PrefixIndex {
     pub(crate) fn lowest_tier(&self, c: u32) -> Tier {
         let tier = |copy| match copy {
             ShardCopy::Block(b) if !self.is_recorded(b) => {
-                let in_host = self.pages_of(b).any(|page| self.pages[page as usize].host != NONE);
+                let in_host = self.pages_of(b).any(|page| self.page(page).host != NONE);
                 if in_host { Tier::Host } else { Tier::Tier0 }
             }
             ShardCopy::Block(_) | ShardCopy::IndexOnly(_) => Tier::Nvme,
@@ -44,7 +44,7 @@ impl PrefixIndex {
 
     /// Return whether the log has a valid record of the block's slot.
     pub(crate) fn is_recorded(&self, b: BlockId) -> bool {
-        let at = self.blocks[b].slot;
+        let at = self.block(b).slot;
         at != NONE && self.disk.is_recorded(at)
     }
 }

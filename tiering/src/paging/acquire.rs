@@ -72,11 +72,11 @@ impl Paging<'_> {
         let mut more = [0u64; crate::CLASSES_MAX];
         for i in 0..range.count * u32::from(range.planes) {
             let page = self.range_page(s, &range, i);
-            let state = &self.pages[page as usize];
+            let state = *self.page(page);
             if state.lost() || state.out_of_window() {
                 return Err(Status::Lost);
             }
-            let stays = self.blocks[self.geo.block_of(page)].state == BlockState::Unsealed
+            let stays = self.block(self.geo.block_of(page)).state == BlockState::Unsealed
                 || self.find_copy(page, s).is_some_and(|f| self.frame(s, f).pins > 0);
             more[usize::from(self.geo.class_of_page(page))] += u64::from(!stays);
         }
@@ -115,7 +115,7 @@ impl Paging<'_> {
             if self.find_copy(page, s).is_some() || self.must_wait(s, page) {
                 continue;
             }
-            let state = self.pages[page as usize];
+            let state = *self.page(page);
             if state.lost() || state.out_of_window() {
                 self.fail_op(s, op, Status::Lost);
                 return Next::Over;

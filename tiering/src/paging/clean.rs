@@ -65,7 +65,7 @@ impl Paging<'_> {
             if f == NONE {
                 return NONE;
             }
-            let block = &self.blocks[self.geo.block_of(self.tier0[s].frames[f as usize].page)];
+            let block = self.block(self.geo.block_of(self.tier0[s].frames[f as usize].page));
             let own = block.home == s && block.entry == NONE && block.refs() == 1;
             let ending = self.cfg.policy.retention.ending_tokens;
             if !own || !self.lists[s].seqs.get(block.seq as usize).is_some_and(|q| q.live && q.is_ending(ending)) {
@@ -83,17 +83,16 @@ impl Paging<'_> {
         let class = usize::from(self.tier0[s].class_of_frame(job.frame));
         self.tier0[s].classes[class].copying_out -= 1;
         self.tier0[s].frames[job.frame as usize].job = NONE;
-        let page = &mut self.pages[job.page as usize];
-        page.set_copying_out(false);
+        self.set_copying_out(job.page, false);
         let ok = status == Status::Ok || mutants::on(Mutant::FailedCopyOutIsSuccess);
-        if ok && page.host == NONE {
-            page.host = job.host;
-            page.copy_out_fails = 0;
-            self.counters.transitions += 1;
+        let fails = self.page(job.page).copy_out_fails;
+        if ok && self.page(job.page).host == NONE {
+            self.came_to_host(job.page, job.host);
+            self.set_copy_out_fails(job.page, 0);
             let bytes = self.geo.classes[class].page_bytes;
             self.counters.tier0_to_host.add(job.reason, bytes);
         } else {
-            page.copy_out_fails = page.copy_out_fails.saturating_add(u8::from(!ok));
+            self.set_copy_out_fails(job.page, fails.saturating_add(u8::from(!ok)));
             self.host.free(job.host);
             self.host_freed();
             self.counters.tier0_to_host.failed += u64::from(!ok);
@@ -107,14 +106,14 @@ impl Paging<'_> {
         let block = self.geo.block_of(job.page);
         self.update_persist(block);
         if job.op != NONE {
-            let lasting = !ok && self.pages[job.page as usize].copy_out_fails >= IO_TRIES;
+            let lasting = !ok && self.page(job.page).copy_out_fails >= IO_TRIES;
             match lasting {
                 true => self.op_job_failed(s, job.op, Status::Io),
                 false => self.op_job_done(s, job.op),
             }
         }
-        if !ok && self.pages[job.page as usize].copy_out_fails >= IO_TRIES {
-            self.pages[job.page as usize].copy_out_fails = 0;
+        if !ok && self.page(job.page).copy_out_fails >= IO_TRIES {
+            self.set_copy_out_fails(job.page, 0);
             self.page_failed_elsewhere(s, job.page);
         } else {
             self.wake_readers_elsewhere(s, job.page);

@@ -34,11 +34,11 @@ impl Paging<'_> {
 
     /// Seal a block: it never changes again, so its frames may be written back and then evicted.
     pub(crate) fn seal(&mut self, s: u16, b: BlockId) {
-        if self.blocks[b].state != BlockState::Unsealed {
+        if self.block(b).state != BlockState::Unsealed {
             return;
         }
         self.count_unsealed(s, false);
-        self.blocks[b].state = BlockState::Sealed;
+        self.set_sealed(b);
         let clock = self.tier0[s].clock;
         for page in self.pages_of(b) {
             if let Some(f) = self.find_copy(page, s) {
@@ -63,7 +63,7 @@ impl Paging<'_> {
         let end = most.min(u64::from(q.blocks)).min(u64::from(q.discard_from) + u64::from(DISCARD_MAX)) as u32;
         for index in q.discard_from..end {
             let b = self.seq_block(s, seq, index);
-            let block = &self.blocks[b];
+            let block = self.block(b);
             if block.entry == NONE && block.refs() == 1 && block.state == BlockState::Sealed {
                 for i in 0..windowed {
                     let plane = self.geo.windowed[i];
@@ -84,7 +84,7 @@ impl Paging<'_> {
 
     fn discard_page(&mut self, b: BlockId, plane: u16) {
         let page = self.geo.page(b, plane);
-        let state = self.pages[page as usize];
+        let state = *self.page(page);
         if state.out_of_window() || state.lost() || state.loads > 0 || state.copying_out() {
             return;
         }
@@ -97,17 +97,15 @@ impl Paging<'_> {
             }
             (s, f) = (frame.copy_session, frame.copy_frame);
         }
-        while self.pages[page as usize].frame != NONE {
-            let (s, f) = (self.pages[page as usize].session, self.pages[page as usize].frame);
+        while self.page(page).frame != NONE {
+            let (s, f) = (self.page(page).session, self.page(page).frame);
             self.evict(s, f);
         }
         self.drop_host_copy(page);
-        self.pages[page as usize].set_on_disk(false);
         let class = self.geo.class_of(plane);
         self.uncharge_page(b, class);
-        self.pages[page as usize].set_out_of_window();
+        self.leave_window(page);
         self.settle_host(page);
-        self.blocks[b].partial = true;
         self.counters.pages_discarded += 1;
     }
 }

@@ -40,7 +40,7 @@ impl Paging<'_> {
         let sealed = tokens >= end;
         self.check_frames_declared(s, frames)?;
         let b = match self.declared_before(s, frames) {
-            Some(b) if self.blocks[b].state == BlockState::Sealed && sealed => {
+            Some(b) if self.block(b).state == BlockState::Sealed && sealed => {
                 self.add_ref(s, b);
                 b
             }
@@ -120,12 +120,11 @@ impl Paging<'_> {
                 self.counters.transitions += 1;
                 self.settle(s, f);
             } else if u64::from(index) < self.geo.first_needed(plane as u16, tokens) {
-                self.pages[page as usize].set_out_of_window();
-                self.blocks[b].partial = true;
+                self.leave_window(page);
                 let class = self.geo.class_of(plane as u16);
                 self.uncharge_page(b, class);
             } else {
-                self.pages[page as usize].set_lost();
+                self.set_lost(page);
                 self.counters.pages_lost += 1;
             }
         }

@@ -95,7 +95,7 @@ impl Paging<'_> {
             self.undo_reassign(s, slot, job);
             job = self.sessions[s].jobs[slot];
         }
-        let wanted = self.blocks[self.geo.block_of(job.page)].live() && status != Status::Canceled;
+        let wanted = self.block(self.geo.block_of(job.page)).live() && status != Status::Canceled;
         // A retry would find the same bytes.
         let corrupt = status == Status::Corrupt;
         if wanted && !corrupt && job.tries + 1 < IO_TRIES {
@@ -119,7 +119,7 @@ impl Paging<'_> {
         }
         if job.op != NONE {
             self.op_job_failed(s, job.op, status);
-        } else if corrupt && self.pages[from as usize].host == NONE {
+        } else if corrupt && self.page(from).host == NONE {
             // The waiting caller looks for another copy.
             self.wake(s);
         } else if status != Status::Canceled {
@@ -168,7 +168,7 @@ impl Paging<'_> {
         let place = matches!(job.task, Task::Install | Task::CopyIn | Task::Copy | Task::CopyInAs);
         let mut take: Option<Pick> = None;
         if place && job.frame == NONE {
-            let wanted = self.blocks[self.geo.block_of(job.page)].live() && self.find_copy(job.page, s).is_none();
+            let wanted = self.block(self.geo.block_of(job.page)).live() && self.find_copy(job.page, s).is_none();
             if !wanted {
                 self.take_out(s, slot);
                 self.end_placed(s, slot, job);
@@ -177,7 +177,7 @@ impl Paging<'_> {
                 }
                 return;
             }
-            if self.pages[job.page as usize].invalidating > 0 {
+            if self.page(job.page).invalidating > 0 {
                 self.invalidating_wanted = true;
                 return;
             }

@@ -38,7 +38,7 @@ impl Paging<'_> {
             }
             return;
         }
-        let state = self.pages[page as usize];
+        let state = *self.page(page);
         if state.lost() || state.out_of_window() {
             return self.finish_plain(s, op, Status::Lost);
         }
@@ -128,7 +128,7 @@ impl Paging<'_> {
     /// flight when the page arrived.
     fn stays_for(&self, s: u16, page: u32, lane: u16, pos: u64) -> bool {
         let mut jobs = self.sessions[s].jobs.recs.iter();
-        self.pages[page as usize].invalidating > 0
+        self.page(page).invalidating > 0
             && jobs.any(|j| j.live && j.in_flight && j.victim == page && j.after == Some((lane, pos)))
     }
 
@@ -182,7 +182,7 @@ impl Paging<'_> {
             return Some(pick);
         }
         let unread = |f: u32| {
-            let block = &self.blocks[self.geo.block_of(self.frame(s, f).page)];
+            let block = self.block(self.geo.block_of(self.frame(s, f).page));
             let seq = self.lists[s].seqs.get(block.seq as usize).filter(|q| block.home == s && q.live);
             self.frame(s, f).stamp < since && !is_planned(f) && seq.is_none_or(|q| q.stamp < since)
         };
@@ -235,7 +235,7 @@ impl Paging<'_> {
 
     /// Wake other sessions that may wait for a page that is now in host.
     pub(crate) fn wake_readers_elsewhere(&mut self, s: u16, page: u32) {
-        let block = &self.blocks[self.geo.block_of(page)];
+        let block = self.block(self.geo.block_of(page));
         if block.refs_other > 0 || block.home != s {
             for other in 0..self.sessions.len() {
                 if other != s && self.sessions[other].life == Life::Live {

@@ -140,7 +140,7 @@ impl Paging<'_> {
         }
         let page = self.geo.page(block, plane);
         let from = self.geo.page(copy.source, plane);
-        let state = self.pages[from as usize];
+        let state = *self.page(from);
         let new = NewJob { task: Task::Install, page, reason: Reason::Copy, op, source: NONE };
         let (new, pinned) = match self.find_copy(from, s) {
             Some(f) if self.in_mapped_frame(s, f) && self.frame(s, f).state == FrameState::Present => {
@@ -224,7 +224,7 @@ impl Paging<'_> {
             return self.complete(who, Status::Lost, 0);
         }
         let inside = !tokens.is_multiple_of(self.geo.page_tokens)
-            && self.blocks[self.seq_block(s, seq, keep - 1)].state == BlockState::Sealed
+            && self.block(self.seq_block(s, seq, keep - 1)).state == BlockState::Sealed
             && !mutants::on(Mutant::TruncateWithoutCopy);
         if !inside {
             self.cut(s, seq, tokens, keep);
@@ -245,7 +245,7 @@ impl Paging<'_> {
             let end = if state { whole } else { keep };
             (self.geo.first_needed(plane, tokens) as u32..end).any(|index| {
                 let page = self.geo.page(self.seq_block(s, seq, index), plane);
-                self.pages[page as usize].out_of_window()
+                self.page(page).out_of_window()
             })
         })
     }

@@ -61,8 +61,8 @@ impl Paging<'_> {
 
     /// Return the largest guarantee for which there are block ids.
     fn ids_for_guarantee(&self, s: u16) -> u32 {
-        let taken = self.blocks.referred + self.blocks.promised - self.unclaimed(s);
-        self.tier0[s].own_blocks + self.blocks.max.saturating_sub(taken)
+        let taken = self.blocks().referred + self.blocks().promised - self.unclaimed(s);
+        self.tier0[s].own_blocks + self.blocks().max.saturating_sub(taken)
     }
 
     /// Return the host frames of a class, and the blocks, that a guarantee needs in addition to those committed to the session.

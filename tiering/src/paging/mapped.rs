@@ -26,8 +26,8 @@ impl Paging<'_> {
         if c.mapped_frames == 0 {
             return None;
         }
-        let sealed = self.blocks[self.geo.block_of(page)].state == BlockState::Sealed;
-        if !self.host.may_map(class, self.clock) || !sealed || self.host.is_read_ahead(self.pages[page as usize].host) {
+        let sealed = self.block(self.geo.block_of(page)).state == BlockState::Sealed;
+        if !self.host.may_map(class, self.clock) || !sealed || self.host.is_read_ahead(self.page(page).host) {
             return None;
         }
         let (free, oldest) = (c.mapped_free.head, c.mapped.head);

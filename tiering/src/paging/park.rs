@@ -37,29 +37,29 @@ impl Paging<'_> {
         self.sessions[s].ops.enter(op, Phase::Parking);
         let q = self.seq_mut(s, seq);
         (q.parked, q.busy) = (true, op + 1);
-        self.set_parked(s, seq, true);
+        self.let_leave(s, seq, true);
         self.expect_back(s, seq, due_us);
     }
 
     /// Return the index of the first unsealed block; unsealed blocks are the last ones.
     fn first_unsealed(&self, s: u16, seq: SeqId) -> u32 {
         let mut index = self.lists[s].seqs[seq as usize].blocks;
-        while index > 0 && self.blocks[self.seq_block(s, seq, index - 1)].state == BlockState::Unsealed {
+        while index > 0 && self.block(self.seq_block(s, seq, index - 1)).state == BlockState::Unsealed {
             index -= 1;
         }
         index
     }
 
     /// Allow the unsealed blocks to leave tier 0, or require them to stay there again.
-    fn set_parked(&mut self, s: u16, seq: SeqId, parked: bool) {
+    fn let_leave(&mut self, s: u16, seq: SeqId, parked: bool) {
         let blocks = self.lists[s].seqs[seq as usize].blocks;
         for index in self.first_unsealed(s, seq)..blocks {
             let b = self.seq_block(s, seq, index);
-            if self.blocks[b].parked == parked {
+            if self.block(b).parked == parked {
                 // A reserve that was in progress when its sequence was parked appended the block: it never left tier 0.
                 continue;
             }
-            self.blocks[b].parked = parked;
+            self.set_parked(b, parked);
             self.count_unsealed(s, !parked);
             for page in self.pages_of(b) {
                 self.settle_page(page);
@@ -108,14 +108,14 @@ impl Paging<'_> {
     /// Process one page of a park; return false if it must wait.
     fn leave_page(&mut self, s: u16, op: u32, b: u32, page: u32, buf: &mut ActionBuf) -> bool {
         let Some(f) = self.present(page, s) else { return !self.is_moving(page, s) };
-        let alone = self.blocks[b].refs() == 1;
-        if self.blocks[b].state == BlockState::Sealed {
+        let alone = self.block(b).refs() == 1;
+        if self.block(b).state == BlockState::Sealed {
             if alone {
                 self.evict_first(s, f);
             }
             return true;
         }
-        if self.pages[page as usize].below() || self.pages[page as usize].copying_out() {
+        if self.page(page).below() || self.page(page).copying_out() {
             return true;
         }
         if !self.can_send_last(s, buf) {
@@ -140,7 +140,7 @@ impl Paging<'_> {
             for page in self.pages_of(self.seq_block(s, seq, index)) {
                 let Some(f) = self.present(page, s) else { continue };
                 let frame = self.frame(s, f);
-                if self.pages[page as usize].below() && frame.job == NONE && frame.pins == 0 {
+                if self.page(page).below() && frame.job == NONE && frame.pins == 0 {
                     self.evict(s, f);
                 }
             }
@@ -171,7 +171,7 @@ impl Paging<'_> {
             Admit::Yes => {}
             other => return other,
         }
-        self.set_parked(s, seq, false);
+        self.let_leave(s, seq, false);
         self.sessions[s].ops.set(op, Resume { next: (first, 0), started: true });
         Admit::Yes
     }
@@ -192,7 +192,7 @@ impl Paging<'_> {
                 self.read_in(page, want, buf);
                 return Next::Stalled;
             }
-            None if self.pages[page as usize].host == NONE => {
+            None if self.page(page).host == NONE => {
                 self.fail_op(s, op, Status::Lost);
                 return Next::Over;
             }
@@ -220,7 +220,7 @@ impl Paging<'_> {
     fn tail_is_read(&self, s: u16, seq: SeqId) -> bool {
         let blocks = self.lists[s].seqs[seq as usize].blocks;
         let mut tail = self.first_unsealed(s, seq)..blocks;
-        tail.any(|index| self.pages_of(self.seq_block(s, seq, index)).any(|p| self.pages[p as usize].loads > 0))
+        tail.any(|index| self.pages_of(self.seq_block(s, seq, index)).any(|p| self.page(p).loads > 0))
     }
 
     /// Complete a resume: the tail is writable again. Its copies in host and on disk become stale with the next token.
@@ -246,7 +246,7 @@ impl Paging<'_> {
     /// Undo a failed resume: the sequence is parked as before.
     pub(crate) fn undo_resume(&mut self, s: u16, seq: SeqId, resume: Resume) {
         if resume.started {
-            self.set_parked(s, seq, true);
+            self.let_leave(s, seq, true);
         }
         self.seq_mut(s, seq).busy = 0;
     }

@@ -52,7 +52,7 @@ impl Paging<'_> {
                 return None;
             }
             let frame = &self.tier0[s].frames[f as usize];
-            let block = &self.blocks[self.geo.block_of(frame.page)];
+            let block = self.block(self.geo.block_of(frame.page));
             let seq = self.lists[s].seqs.get(block.seq as usize).filter(|q| block.home == s && q.live && !q.sequential);
             let stamp = match seq {
                 // A page that was marked to be evicted first stays so.

@@ -36,7 +36,7 @@ impl Paging<'_> {
 
     /// Read a page that is only on disk. Return false if the walk must wait.
     fn read_ahead_page(&mut self, s: u16, lane: u16, page: u32, buf: &mut ActionBuf) -> bool {
-        let p = self.pages[page as usize];
+        let p = *self.page(page);
         if p.host != NONE {
             let clock = self.clock;
             self.host.touch(p.host, clock);

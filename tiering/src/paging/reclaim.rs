@@ -26,8 +26,8 @@ impl Paging<'_> {
 
     fn bring_one_home(&mut self, s: u16, class: u8, buf: &mut ActionBuf) {
         let away = |core: &HostTier, page: u32| {
-            let home = core.blocks[core.geo.block_of(page)].home;
-            home == s && core.pages[page as usize].frame == NONE && core.pages[page as usize].invalidating == 0
+            let home = core.block(core.geo.block_of(page)).home;
+            home == s && core.page(page).frame == NONE && core.page(page).invalidating == 0
         };
         let Some(page) = self.search_host(class, away) else { return };
         if self.must_wait(s, page) {

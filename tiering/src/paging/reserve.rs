@@ -48,9 +48,7 @@ impl Paging<'_> {
         let b = self.alloc_block(shard)?;
         self.add_ref(s, b);
         self.count_unsealed(s, true);
-        let mut chain = self.sessions[s].ops[op].blocks;
-        chain.push_back(&mut self.blocks.recs, b);
-        self.sessions[s].ops[op].blocks = chain;
+        self.chain(s, op, b);
         Some(b)
     }
 
@@ -75,7 +73,7 @@ impl Paging<'_> {
     /// Return the page after one of a block in a chain: the next plane, or the first of the next block.
     pub(crate) fn next_in_chain(&self, (block, plane): (BlockId, u16)) -> (BlockId, u16) {
         match usize::from(plane) + 1 == self.geo.planes.len() {
-            true => (self.blocks[block].links.next, 0),
+            true => (self.block(block).links.next, 0),
             false => (block, plane + 1),
         }
     }

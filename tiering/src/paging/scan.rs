@@ -264,7 +264,7 @@ impl Paging<'_> {
             self.counters.found_tier0 += u64::from(!expected);
             return Visit::Done;
         }
-        let state = self.pages[page as usize];
+        let state = *self.page(page);
         if self.only_on_disk(page) {
             // The read-ahead has not reached the page, or the page was evicted since: it is next.
             let reason = if expected { Reason::Prefetch } else { Reason::Step };

@@ -132,8 +132,8 @@ impl Requests {
         let tier0_frames = classes.map(|c| u64::from(c.count) + u64::from(c.beyond)).sum();
         let [_, used, index_only, awaiting_erasure, bad] = self.disk.counts();
         Occupancy {
-            blocks: self.blocks.recs.len() as u32 - self.blocks.free.len,
-            blocks_max: self.blocks.max,
+            blocks: self.blocks().recs.len() as u32 - self.blocks().free.len,
+            blocks_max: self.blocks().max,
             blocks_guaranteed: self.tier0.iter().map(|tier0| tier0.guaranteed_blocks).sum(),
             published: self.index.live_len(),
             pinned: self.index.pinned_len(),
@@ -153,7 +153,7 @@ impl Requests {
             planes: self.geo.planes.len() as u32,
             transfers: self.disk.transfers_in_flight(),
             log_requests: self.disk.log_requests_in_flight(),
-            persisting: self.blocks.to_write_count() + self.blocks.to_record.len,
+            persisting: self.blocks().to_write_count() + self.blocks().to_record.len,
             tier0_frames,
             tier0_frames_used: tier0_frames - tier0.free.frames,
             tier0,

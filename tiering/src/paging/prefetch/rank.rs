@@ -100,7 +100,7 @@ impl Paging<'_> {
         let places = p.at.iter().zip(&mut p.scores).zip(&mut p.shown_in).zip(&mut p.order);
         for (place, (((&index, score), frame), rank)) in (0..).zip(places) {
             let page = self.geo.page(p.blocks[index as usize], plane);
-            let state = &self.pages[page as usize];
+            let state = *self.page(page);
             *frame = match state.frame {
                 NONE => NONE,
                 frame if state.session == s => frame,
@@ -149,7 +149,7 @@ impl Paging<'_> {
                 continue;
             }
             let index = p.at[place];
-            if on_disk || self.pages[self.geo.page(p.blocks[index as usize], plane) as usize].host != NONE {
+            if on_disk || self.page(self.geo.page(p.blocks[index as usize], plane)).host != NONE {
                 p.wanted.push((index, score));
             }
         }
@@ -265,7 +265,7 @@ impl Paging<'_> {
         }
         p.wanted.retain(|&(index, _)| {
             let page = self.geo.page(p.blocks[index as usize], plane);
-            let state = self.pages[page as usize];
+            let state = *self.page(page);
             let prediction = &mut self.pagers[s].prediction;
             let to = if state.reading() { &mut prediction.coming } else { &mut prediction.reads };
             if state.host == NONE && state.on_disk() && to.len() < QUEUE_MAX {

@@ -46,7 +46,7 @@ impl Paging<'_> {
         for _ in 0..self.pagers[s].prediction.coming.len() {
             let Some(what) = self.pagers[s].prediction.coming.pop_front() else { return };
             let Some(page) = self.page_of(s, what) else { continue };
-            let reading = self.pages[page as usize].reading();
+            let reading = self.page(page).reading();
             let prediction = &mut self.pagers[s].prediction;
             if reading {
                 prediction.coming.push_back(what);
@@ -79,7 +79,7 @@ impl Paging<'_> {
     /// Load a page into a free frame or into that of a released page.
     fn promote(&mut self, s: u16, what: Promotion, buf: &mut ActionBuf) {
         let Some(page) = self.page_of(s, what) else { return };
-        if self.find_copy(page, s).is_some() || self.pages[page as usize].host == NONE || self.must_wait(s, page) {
+        if self.find_copy(page, s).is_some() || self.page(page).host == NONE || self.must_wait(s, page) {
             return;
         }
         let class = self.geo.class_of_page(page);

@@ -121,7 +121,7 @@ impl Paging<'_> {
         if self.must_wait(s, page) {
             return Some(Brought::Waiting);
         }
-        let state = self.pages[page as usize];
+        let state = *self.page(page);
         if state.host == NONE {
             // Without a copy on NVMe the page is in another session's tier 0, or lost.
             return match state.on_disk() {
@@ -188,7 +188,7 @@ impl Paging<'_> {
     /// page touched since `limit` belongs to a running sequence.
     fn may_take(&self, s: u16, f: u32, limit: u32, prefetch: &ScheduledPrefetch) -> bool {
         let frame = &self.tier0[s].frames[f as usize];
-        let block = &self.blocks[self.geo.block_of(frame.page)];
+        let block = self.block(self.geo.block_of(frame.page));
         if block.refs() == 0 {
             return true;
         }
@@ -226,7 +226,7 @@ impl Paging<'_> {
             let needed =
                 |page: &u32| u64::from(prefetch.read) >= self.geo.first_needed(self.geo.plane_of(*page), q.tokens);
             let missing = |page: &u32| {
-                let known = self.pages[*page as usize].reading() || self.find_copy(*page, s).is_some();
+                let known = self.page(*page).reading() || self.find_copy(*page, s).is_some();
                 self.only_on_disk(*page) && !known && needed(page)
             };
             let Some(page) = self.pages_of(b).find(missing) else {

@@ -274,7 +274,7 @@ impl Paging<'_> {
             for page in self.pages_of(b) {
                 let bytes = u64::from(self.geo.classes[usize::from(self.geo.class_of_page(page))].page_bytes);
                 all += bytes;
-                far += if self.only_on_disk(page) && self.pages[page as usize].frame == NONE { bytes } else { 0 };
+                far += if self.only_on_disk(page) && self.page(page).frame == NONE { bytes } else { 0 };
             }
         }
         let scale = |bytes: u64| bytes * u64::from(blocks) / u64::from(samples.max(1));

@@ -15,7 +15,7 @@ impl Paging<'_> {
             let (sinks, from) = self.walked(s, &q, plane);
             for index in (self.geo.first_needed(plane, q.tokens) as u32).min(q.blocks)..q.blocks {
                 let page = self.geo.page(self.seq_block(s, seq, index), plane);
-                let state = self.pages[page as usize];
+                let state = *self.page(page);
                 let Some(f) = self.find_copy(page, s) else {
                     let must = index < sinks || index >= from;
                     self.counters.scheduled_late += u64::from(state.reading());

@@ -22,10 +22,10 @@ impl Requests {
                 let shard = match copy {
                     ShardCopy::End => NONE as u16,
                     ShardCopy::Block(b) => {
-                        ensure!(self.blocks[b].entry == c, "block {b} does not belong to entry {c}");
+                        ensure!(self.block(b).entry == c, "block {b} does not belong to entry {c}");
                         with_block += 1;
-                        active += u16::from(self.blocks[b].refs() > 0);
-                        self.blocks[b].shard
+                        active += u16::from(self.block(b).refs() > 0);
+                        self.block(b).shard
                     }
                     ShardCopy::IndexOnly(at) => {
                         let place = self.disk.place(at);
@@ -45,7 +45,7 @@ impl Requests {
         }
         let kept = self.disk.counts()[2];
         ensure!(index_only == kept, "index-only slots: {kept}, counted {index_only}");
-        let of_entries = self.blocks.recs.iter().filter(|b| b.entry != NONE).count();
+        let of_entries = self.blocks().recs.iter().filter(|b| b.entry != NONE).count();
         ensure!(of_entries == published, "{of_entries} blocks are published, {published} are shard copies");
         Ok(())
     }
@@ -54,7 +54,7 @@ impl Requests {
     fn check_recorded(&self, c: u32, copy: ShardCopy, shard: u16) -> Result<(), String> {
         let at = match copy {
             ShardCopy::End => NONE,
-            ShardCopy::Block(b) => self.blocks[b].slot,
+            ShardCopy::Block(b) => self.block(b).slot,
             ShardCopy::IndexOnly(at) => at,
         };
         if at == NONE || self.disk.place(at) == Place::Gone {
@@ -66,13 +66,9 @@ impl Requests {
             return Ok(());
         }
         if let ShardCopy::Block(b) = copy {
-            ensure!(
-                self.blocks[b].persist == PersistState::No,
-                "block {b} is recorded and {:?}",
-                self.blocks[b].persist
-            );
+            ensure!(self.block(b).persist == PersistState::No, "block {b} is recorded and {:?}", self.block(b).persist);
             for page in self.pages_of(b) {
-                let p = &self.pages[page as usize];
+                let p = self.page(page);
                 ensure!(p.on_disk() || p.out_of_window(), "block {b} is recorded without page {page}");
             }
         }
@@ -90,20 +86,20 @@ impl Requests {
 
     /// Check that blocks to be persisted are in the right list, so that none is forgotten.
     pub(crate) fn check_persisting(&self) -> Result<(), String> {
-        let listed = self.blocks.all_to_write().filter(|&b| self.blocks[b].persist == PersistState::Write).count();
-        let are = self.blocks.recs.iter().filter(|b| b.persist == PersistState::Write).count();
-        let count = self.blocks.to_write_count() as usize;
+        let listed = self.blocks().all_to_write().filter(|&b| self.block(b).persist == PersistState::Write).count();
+        let are = self.blocks().recs.iter().filter(|b| b.persist == PersistState::Write).count();
+        let count = self.blocks().to_write_count() as usize;
         ensure!(listed == are && listed == count, "blocks to write: {listed} listed, count {count}, counted {are}");
-        let lists = [(&self.blocks.to_record, PersistState::Record), (&self.blocks.to_erase, PersistState::Erase)];
+        let lists = [(&self.blocks().to_record, PersistState::Record), (&self.blocks().to_erase, PersistState::Erase)];
         for (list, state) in lists {
-            let listed = list.iter(&self.blocks.recs).filter(|&b| self.blocks[b].persist == state).count();
-            let are = self.blocks.recs.iter().filter(|b| b.persist == state).count();
+            let listed = list.iter(&self.blocks().recs).filter(|&b| self.block(b).persist == state).count();
+            let are = self.blocks().recs.iter().filter(|b| b.persist == state).count();
             ensure!(
                 listed == are && listed == list.len as usize,
                 "blocks in state {state:?}: {listed} listed, counted {are}"
             );
         }
-        for (b, block) in (0u32..).zip(&self.blocks.recs) {
+        for (b, block) in (0u32..).zip(&self.blocks().recs) {
             match block.persist {
                 PersistState::No => {}
                 PersistState::Erase => {
@@ -127,11 +123,11 @@ impl Requests {
                 "write budget is reserved for block {b}, which is not to be written"
             );
         }
-        let committed = self.blocks.recs.iter().filter(|b| b.committed).count();
+        let committed = self.blocks().recs.iter().filter(|b| b.committed).count();
         ensure!(
-            committed == self.blocks.committed as usize,
+            committed == self.blocks().committed as usize,
             "blocks with reserved write budget: {}, counted {committed}",
-            self.blocks.committed
+            self.blocks().committed
         );
         for s in self.sessions.iter().filter(|s| s.life == Life::Live) {
             let waits = s.ops.recs.iter().filter(|o| o.phase == Phase::Persisting);
@@ -140,7 +136,7 @@ impl Requests {
                     return Err(format!("{op:?} waits for a record"));
                 };
                 let copy = if flush > 0 { None } else { self.copy_of(entry, s.shard).and_then(ShardCopy::block) };
-                let told = flush > 0 || copy.is_some_and(|b| self.blocks[b].waited);
+                let told = flush > 0 || copy.is_some_and(|b| self.block(b).waited);
                 ensure!(told, "a publish waits for entry {entry}, which has no waiting block");
                 let scheduled = self.disk.has_flush();
                 ensure!(flush == 0 || scheduled, "a publish waits for flush {flush}, which is not scheduled");

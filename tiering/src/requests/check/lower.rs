@@ -14,7 +14,7 @@ impl Requests {
     pub(crate) fn check_transfers(&self, seen: &mut Seen) -> Result<(), String> {
         for (i, t) in self.disk.transfers().enumerate() {
             *seen.in_flight.entry(t.block).or_default() += 1;
-            ensure!(self.blocks[t.block].slot != NONE, "transfer {i}: block {} has no slot", t.block);
+            ensure!(self.block(t.block).slot != NONE, "transfer {i}: block {} has no slot", t.block);
             ensure!(!t.frames.is_empty(), "transfer {i} has no frames");
             let mut before = None;
             for (at, page) in self.host.in_transfer(&t.frames) {
@@ -35,7 +35,7 @@ impl Requests {
         let mut mapped = vec![0u64; self.geo.classes.len()];
         let mut owners: BTreeMap<u32, u32> = BTreeMap::new();
         let (mut reading, mut writing) = (0, 0);
-        for (p, page) in self.pages.iter().enumerate() {
+        for (p, page) in self.pages().iter().enumerate() {
             let p = p as u32;
             (reading, writing) = (reading + usize::from(page.reading()), writing + usize::from(page.writing()));
             ensure!(!page.reading() || page.host == NONE, "page {p} is being read and already in host");
@@ -53,19 +53,19 @@ impl Requests {
             mapped[usize::from(self.host.class_of(page.host))] += u64::from(mappings > 0);
         }
         for &page in seen.mappings.keys() {
-            ensure!(self.pages[page as usize].host != NONE, "page {page} is mapped and not in host");
+            ensure!(self.page(page).host != NONE, "page {page} is mapped and not in host");
         }
         ensure!(reading == seen.reading.len(), "{reading} pages are being read, into {} frames", seen.reading.len());
         ensure!(writing == seen.writing.len(), "{writing} pages are being written, from {} frames", seen.writing.len());
         for (&at, &page) in &seen.writing {
-            ensure!(self.pages[page as usize].writing(), "page {page} is in a write but not marked as writing");
+            ensure!(self.page(page).writing(), "page {page} is in a write but not marked as writing");
             // Given up while it is written.
             if !owners.contains_key(&at) {
                 used[usize::from(self.host.class_of(at))] += 1;
             }
         }
         for (&at, &page) in &seen.reading {
-            ensure!(self.pages[page as usize].reading(), "page {page} is in a read but not marked as reading");
+            ensure!(self.page(page).reading(), "page {page} is in a read but not marked as reading");
             used[usize::from(self.host.class_of(at))] += 1;
         }
         for (&at, &stores) in &seen.host_targets {
@@ -105,7 +105,7 @@ impl Requests {
         self.host.check()?;
         for at in 0..self.host.len() {
             let (page_of, on) = (self.host.page_of(at), self.host.list_of(at));
-            let page = self.pages.get(page_of as usize).filter(|p| p.host == at);
+            let page = self.pages().get(page_of as usize).filter(|p| p.host == at);
             let idle = matches!(on, HostOn::Nothing | HostOn::Moving);
             ensure!(page.is_some() || idle, "host frame {at} is in list {on:?} without a page");
             if let Some(page) = page.filter(|p| self.disk.exists() && !p.writing()) {
@@ -122,8 +122,8 @@ impl Requests {
     /// Check that each slot has one block, and that each block with pages on disk has a slot.
     pub(crate) fn check_disk(&self) -> Result<(), String> {
         let mut used = 0;
-        for (b, block) in (0u32..).zip(&self.blocks.recs) {
-            let on_disk = self.pages_of(b).any(|p| self.pages[p as usize].on_disk());
+        for (b, block) in (0u32..).zip(&self.blocks().recs) {
+            let on_disk = self.pages_of(b).any(|p| self.page(p).on_disk());
             if block.slot == NONE {
                 ensure!(!on_disk, "block {b} has pages on disk without a slot");
                 continue;
@@ -147,7 +147,7 @@ impl Requests {
 
     /// Return whether the block's resume is in progress. Such a block keeps its lower copies until all of it is in tier 0.
     fn resuming(&self, b: u32) -> bool {
-        let session = self.sessions.get(self.blocks[b].home);
+        let session = self.sessions.get(self.block(b).home);
         session.is_some_and(|s| s.ops.recs.iter().any(|o| matches!(o.work, Work::Resume(resume) if resume.started)))
     }
 }

@@ -170,7 +170,7 @@ impl Requests {
         for (i, op) in self.sessions[s].ops.recs.iter().enumerate().filter(|(_, o)| o.phase != Phase::Free) {
             let jobs = pending.get(&(i as u32)).copied().unwrap_or(0);
             ensure!(op.pending == jobs, "session {s}: op {i} waits for {} jobs, counted {jobs}", op.pending);
-            for b in op.blocks.iter(&self.blocks.recs) {
+            for b in op.blocks.iter(&self.blocks().recs) {
                 *seen.refs.entry(b).or_default().entry(s).or_default() += 1;
             }
             let mut copying = 0;
@@ -278,8 +278,8 @@ impl Requests {
                 }
             }
         }
-        for b in 0..self.blocks.recs.len() as u32 {
-            let block = &self.blocks[b];
+        for b in 0..self.blocks().recs.len() as u32 {
+            let block = self.block(b);
             if block.state == BlockState::Unsealed && !block.parked && block.home == s {
                 for (sum, class) in unsealed.iter_mut().zip(&self.geo.classes) {
                     *sum += u64::from(class.planes);
@@ -334,7 +334,7 @@ impl Requests {
         ensure!(fits, "session {s}: mapped frame {f}: {frame:?}");
         if matches!(frame.state, FrameState::Present | FrameState::Invalidating) {
             *seen.mappings.entry(frame.page).or_default() += 1;
-            let state = self.blocks[self.geo.block_of(frame.page)].state;
+            let state = self.block(self.geo.block_of(frame.page)).state;
             let whole = matches!(state, BlockState::Sealed | BlockState::Dying);
             ensure!(whole, "session {s}: mapped frame {f} shows a page of a {state:?} block");
         }
@@ -344,8 +344,8 @@ impl Requests {
     /// Check that a frame in an evictable list shows a page that may be evicted.
     fn check_listing(&self, s: u16, f: u32) -> Result<(), String> {
         let frame = self.frame(s, f);
-        let block = &self.blocks[self.geo.block_of(frame.page)];
-        let page = &self.pages[frame.page as usize];
+        let block = self.block(self.geo.block_of(frame.page));
+        let page = self.page(frame.page);
         if !matches!(frame.on, On::Clean | On::Refused | On::Dirty | On::Early | On::Stream | On::Outgoing)
             || frame.state == FrameState::Incoming
         {
@@ -393,9 +393,9 @@ impl Requests {
     }
 
     fn check_blocks(&self, seen: &mut Seen) -> Result<(), String> {
-        let free = self.blocks.free.iter(&self.blocks.recs).count();
+        let free = self.blocks().free.iter(&self.blocks().recs).count();
         let (mut dying, mut referred) = (0, 0);
-        for (b, block) in self.blocks.recs.iter().enumerate() {
+        for (b, block) in self.blocks().recs.iter().enumerate() {
             let b = b as u32;
             let refs = seen.refs.remove(&b).unwrap_or_default();
             let home = refs.get(&block.home).copied().unwrap_or(0);
@@ -423,21 +423,25 @@ impl Requests {
                 }
             }
         }
-        let free_state = self.blocks.recs.iter().filter(|b| b.state == BlockState::Free).count();
+        let free_state = self.blocks().recs.iter().filter(|b| b.state == BlockState::Free).count();
         ensure!(
-            free == free_state && free == self.blocks.free.len as usize,
+            free == free_state && free == self.blocks().free.len as usize,
             "free blocks: {free} listed, counted {free_state}"
         );
-        ensure!(dying == self.blocks.dying, "dying blocks: {}, counted {dying}", self.blocks.dying);
+        ensure!(dying == self.blocks().dying, "dying blocks: {}, counted {dying}", self.blocks().dying);
         let leased: u64 = seen.leases.keys().map(|&b| self.bytes_of_block(b)).sum();
-        let before = self.blocks.leased_bytes;
+        let before = self.blocks().leased_bytes;
         ensure!(leased == before, "bytes of leased blocks: {before}, counted {leased}");
-        ensure!(referred == self.blocks.referred, "referenced blocks: {}, counted {referred}", self.blocks.referred);
+        ensure!(
+            referred == self.blocks().referred,
+            "referenced blocks: {}, counted {referred}",
+            self.blocks().referred
+        );
         Ok(())
     }
 
     fn check_pages(&self, seen: &Seen) -> Result<(), String> {
-        for (p, page) in self.pages.iter().enumerate() {
+        for (p, page) in self.pages().iter().enumerate() {
             let p = p as u32;
             let b = self.geo.block_of(p);
             let loads = seen.loads.get(&p).copied().unwrap_or(0);
@@ -465,7 +469,7 @@ impl Requests {
                 );
                 (s, f) = (frame.copy_session, frame.copy_frame);
             }
-            if self.blocks[b].state == BlockState::Sealed && self.blocks[b].refs() > 0 {
+            if self.block(b).state == BlockState::Sealed && self.block(b).refs() > 0 {
                 let somewhere = page.below() || page.frame != NONE || page.lost() || page.out_of_window();
                 ensure!(somewhere, "page {p} of block {b} is in no tier");
             }
@@ -479,10 +483,10 @@ impl Requests {
         let mut charged = vec![vec![0u64; classes]; usize::from(self.sessions.len())];
         let mut committed = vec![0u64; classes];
         let mut promised = 0;
-        for (b, block) in self.blocks.recs.iter().enumerate().filter(|(_, b)| b.refs() > 0) {
+        for (b, block) in self.blocks().recs.iter().enumerate().filter(|(_, b)| b.refs() > 0) {
             for page in self.pages_of(b as u32) {
                 let class = usize::from(self.geo.class_of_page(page));
-                if self.pages[page as usize].out_of_window() {
+                if self.page(page).out_of_window() {
                     continue;
                 }
                 match block.refs_other {
@@ -504,11 +508,11 @@ impl Requests {
                 committed[class] += charged[s][class].max(pages).saturating_sub(c.room());
             }
             let own = |b: &&Block| b.refs_home > 0 && b.refs_other == 0 && usize::from(b.home) == s;
-            let own = self.blocks.recs.iter().filter(own).count() as u32;
+            let own = self.blocks().recs.iter().filter(own).count() as u32;
             ensure!(tier0.own_blocks == own, "session {s}: {} blocks of its own, counted {own}", tier0.own_blocks);
             promised += tier0.guaranteed_blocks.saturating_sub(own);
         }
-        ensure!(self.blocks.promised == promised, "blocks promised: {}, counted {promised}", self.blocks.promised);
+        ensure!(self.blocks().promised == promised, "blocks promised: {}, counted {promised}", self.blocks().promised);
         for (class, counted) in (0..).zip(committed) {
             let [.., committed] = self.host.counts(class);
             ensure!(committed == counted, "host class {class}: committed {committed}, counted {counted}");
