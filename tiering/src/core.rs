@@ -53,8 +53,7 @@ impl Core {
     /// Return whether `poll` with buffer room would make progress now.
     #[must_use]
     pub fn has_output(&self) -> bool {
-        !self.requests.actions_out.is_empty()
-            || !self.requests.woken.is_empty()
+        self.requests.has_waiting()
             || self.requests.disk.is_woken()
             || self.requests.host.drain_at().is_some_and(|at| at <= self.requests.now)
     }
@@ -62,9 +61,8 @@ impl Core {
     /// Return the latest time for the next [`Event::Tick`], in microseconds on the clock of `now_us`.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
-        let ops = self.requests.deadlines.first().map(|d| d.0);
         let expires = self.requests.index.expires_us().map(|us| us.max(self.requests.now));
-        [ops, self.requests.timer, expires, self.requests.late_due(), self.requests.disk.decision_due_us()]
+        [self.requests.timer_us(), expires, self.requests.late_due(), self.requests.disk.decision_due_us()]
             .into_iter()
             .flatten()
             .min()
@@ -98,7 +96,7 @@ impl Core {
     /// still granted can be released with the space.
     #[must_use]
     pub fn is_vacant(&self) -> bool {
-        self.requests.sessions.iter().all(|s| s.life == Life::Empty) && self.is_blank()
+        self.requests.sessions().iter().all(|s| s.life == Life::Empty) && self.is_blank()
     }
 
     /// Return whether the space has no block, no cache entry and no slot awaiting erasure.

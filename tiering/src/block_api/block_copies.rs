@@ -126,9 +126,9 @@ impl BlockApi<'_> {
         let loads_hashed = |work: &Work| matches!(work, Work::LoadHashed(_));
         let stores = |work: &Work| matches!(work, Work::Store(_));
         for is_next in [loads, loads_hashed, stores] {
-            let mut op = self.sessions[s].ops.copying.head;
+            let mut op = self.session(s).ops.copying.head;
             while op != NONE {
-                let Op { links, work, .. } = self.sessions[s].ops[op];
+                let Op { links, work, .. } = *self.op(s, op);
                 if is_next(&work) && !self.issue_copy(s, op, buf) {
                     return;
                 }
@@ -139,11 +139,11 @@ impl BlockApi<'_> {
 
     /// Continue one request. Return false if no more jobs can be sent.
     fn issue_copy(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> bool {
-        let (all, room) = match self.sessions[s].ops[op].work {
+        let (all, room) = match self.op(s, op).work {
             Work::Store(store) => self.issue_in_order(s, op, store, buf),
             _ => self.issue_any(s, op, buf),
         };
-        if all && room && self.sessions[s].ops[op].pending == 0 {
+        if all && room && self.op(s, op).pending == 0 {
             self.copies_done(s, op);
         }
         room
@@ -152,7 +152,7 @@ impl BlockApi<'_> {
     /// Send jobs for any of a request's blocks: a block that waits does not delay others. Return whether all are sent, and whether
     /// more jobs can be sent.
     fn issue_any(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (bool, bool) {
-        let mut at = self.sessions[s].ops.copies(op).list.head;
+        let mut at = self.copies_of(s, op).list.head;
         let (mut all, mut room) = (true, true);
         while at != NONE && room {
             let next = self.copiers[s].copies[at].links.next;
@@ -173,7 +173,7 @@ impl BlockApi<'_> {
             }
             at = self.copiers[s].copies[at].links.next;
         }
-        self.sessions[s].ops.set(op, Store { next: at, ..store });
+        self.set_work(s, op, Store { next: at, ..store });
         (at == NONE, room)
     }
 
@@ -185,7 +185,7 @@ impl BlockApi<'_> {
     /// Send jobs for one block. Return false if no more jobs can be sent.
     fn send_copy(&mut self, s: u16, op: u32, at: u32, buf: &mut ActionBuf) -> bool {
         while !self.is_sent(s, at) {
-            let sent = match self.sessions[s].ops[op].work {
+            let sent = match self.op(s, op).work {
                 Work::Store(_) => self.gather_next(s, op, at, buf),
                 _ => self.scatter_next(s, op, at, buf),
             };
@@ -205,14 +205,14 @@ impl BlockApi<'_> {
         self.add_in_flight(b);
         self.count_copy(s, job.page, true);
         self.copiers[s].copies[at].pending += 1;
-        self.sessions[s].ops[op].pending += 1;
+        self.job_begins(s, op);
         let source = self.copiers[s].copies[at].engine;
         self.send_other(s, JobRec { source, op, copy: at, reason: Reason::Request, ..job }, buf);
     }
 
     /// Record the end of a copy between host and an engine's block.
     pub(crate) fn page_copied(&mut self, s: u16, slot: u32, job: JobRec, status: Status) {
-        self.sessions[s].jobs.release(slot);
+        self.release_job(s, slot);
         self.count_copy(s, job.page, false);
         let failed_is_ok = match job.task {
             Task::Gather => Mutant::FailedGatherIsSuccess,
@@ -237,8 +237,8 @@ impl BlockApi<'_> {
         if !ok {
             copy.status = copy.status.or(Some(if status == Status::Corrupt { Status::Corrupt } else { Status::Io }));
         }
-        self.sessions[s].ops[job.op].pending -= 1;
-        if self.sessions[s].ops[job.op].pending == 0 && self.sessions[s].ops.copies(job.op).ending {
+        self.job_ends(s, job.op);
+        if self.op(s, job.op).pending == 0 && self.copies_of(s, job.op).ending {
             self.copies_done(s, job.op);
         }
         let b = self.geo.block_of(job.page);
@@ -248,7 +248,7 @@ impl BlockApi<'_> {
     /// End a request that copies: at once if none of its jobs is in flight, else when they have ended or at its deadline. Return
     /// true if the request is such a request and will end.
     pub(crate) fn end_copies(&mut self, s: u16, op: u32, status: Status) -> bool {
-        let Op { phase, mut work, .. } = self.sessions[s].ops[op];
+        let Op { phase, mut work, .. } = *self.op(s, op);
         let Some(copies) = work.copies() else { return false };
         if phase == Phase::Jobs {
             // The request has released its blocks; it only waits until the agent has ended its copies.
@@ -259,15 +259,14 @@ impl BlockApi<'_> {
         }
         if !copies.ending {
             copies.ending = true;
-            let rec = &mut self.sessions[s].ops[op];
-            (rec.work, rec.status) = (work, status);
+            let copies = *copies;
+            self.set_copies(s, op, copies);
+            self.set_status(s, op, status);
         }
         if status == Status::TimedOut {
             self.copies_late(s, op);
         }
-        if self.sessions[s].ops[op].phase == Phase::Copying
-            && (status == Status::TimedOut || self.sessions[s].ops[op].pending == 0)
-        {
+        if self.op(s, op).phase == Phase::Copying && (status == Status::TimedOut || self.op(s, op).pending == 0) {
             self.copies_done(s, op);
         }
         true
@@ -275,10 +274,10 @@ impl BlockApi<'_> {
 
     /// Complete a request that has no jobs in flight except late ones.
     fn copies_done(&mut self, s: u16, op: u32) {
-        if self.sessions[s].ops.copies(op).ending {
+        if self.copies_of(s, op).ending {
             self.forget_deadline(s, op);
         }
-        match self.sessions[s].ops[op].work {
+        match self.op(s, op).work {
             Work::Store(store) => self.all_gathered(s, op, store),
             _ => self.all_scattered(s, op),
         }
@@ -286,7 +285,7 @@ impl BlockApi<'_> {
 
     /// Mark the request's copies in flight as late: their blocks fail, and the copies hold no resources that others may need.
     fn copies_late(&mut self, s: u16, op: u32) {
-        let mut at = self.sessions[s].ops.copies(op).list.head;
+        let mut at = self.copies_of(s, op).list.head;
         while at != NONE {
             let copy = &mut self.copiers[s].copies[at];
             if std::mem::take(&mut copy.pending) > 0 {
@@ -294,8 +293,8 @@ impl BlockApi<'_> {
             }
             at = copy.links.next;
         }
-        for slot in 0..self.sessions[s].jobs.recs.len() as u32 {
-            let job = self.sessions[s].jobs[slot];
+        for slot in 0..self.session(s).jobs.recs.len() as u32 {
+            let job = *self.job(s, slot);
             if job.live && job.op == op && !job.late {
                 self.copy_is_late(s, slot, job);
             }
@@ -309,15 +308,15 @@ impl BlockApi<'_> {
 
     /// Take the request's list of copies.
     fn take_copies(&mut self, s: u16, op: u32) -> List {
-        let copies = self.sessions[s].ops.copies(op);
-        self.sessions[s].ops.set_copies(op, Copies { list: List::default(), ..copies });
+        let copies = self.copies_of(s, op);
+        self.set_copies(s, op, Copies { list: List::default(), ..copies });
         copies.list
     }
 
     /// Keep the failed blocks of a request and free the others. The indices of the failed blocks become the completion's list.
     pub(crate) fn keep_failed(&mut self, s: u16, op: u32) {
         let mut all = self.take_copies(s, op);
-        let work = self.sessions[s].ops[op].work;
+        let work = self.op(s, op).work;
         let (mut failed, mut first) = (List::default(), None);
         let (mut arrived, mut loaded) = (0, 0);
         while let Some(copy) = self.copiers[s].copies.pop(&mut all) {
@@ -337,21 +336,20 @@ impl BlockApi<'_> {
             }
         }
         self.counters.blocks_loaded += loaded;
-        let ops = &mut self.sessions[s].ops;
-        let ending = ops.copies(op).ending;
-        ops.set_copies(op, Copies { list: failed, arrived, ending });
-        let rec = &mut ops[op];
+        let ending = self.copies_of(s, op).ending;
+        self.set_copies(s, op, Copies { list: failed, arrived, ending });
         // A request that had to end succeeded if all its blocks had already arrived.
-        rec.status = match first {
+        let status = match first {
             None => Status::Ok,
             // A store that found no room for all of its blocks in time has kept the others.
             Some(Status::NotAdmitted) => Status::NotAdmitted,
-            Some(_) if ending => rec.status,
+            Some(_) if ending => self.op(s, op).status,
             Some(status) => status,
         };
+        self.set_status(s, op, status);
         // The engine may use its blocks again only when no copy is in flight, including late ones.
-        let phase = if rec.pending == 0 { Phase::Ready } else { Phase::Jobs };
-        ops.enter(op, phase);
+        let phase = if self.op(s, op).pending == 0 { Phase::Ready } else { Phase::Jobs };
+        self.enter(s, op, phase);
     }
 
     /// Complete a request that copied: return its status and how many blocks arrived, and list the indices of those that did not.
@@ -360,7 +358,7 @@ impl BlockApi<'_> {
         while let Some(copy) = self.copiers[s].copies.pop(&mut failed) {
             buf.push_word(copy.index);
         }
-        let ops = &self.sessions[s].ops;
+        let ops = &self.session(s).ops;
         (ops[op].status, ops.copies(op).arrived.into())
     }
 }

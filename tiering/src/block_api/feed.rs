@@ -19,7 +19,7 @@ impl BlockApi<'_> {
         self.readers[s].follows = true;
         let waits = self.feed.get_or_insert_default().waits(s, from);
         let phase = if waits { Phase::Following } else { Phase::Ready };
-        self.sessions[s].ops.enter(op, phase);
+        self.enter(s, op, phase);
     }
 
     /// Write the events from number `from` on, as many as fit. Return the number after the last one.
@@ -31,7 +31,7 @@ impl BlockApi<'_> {
     /// Complete a request for a part of the listing. A part covers a limited number of index records, so it may be empty.
     pub(crate) fn list_blocks(&mut self, who: Who, cursor: u64, due: u64) {
         let Some(op) = self.new_op(who, NONE, Listing { cursor }, due) else { return };
-        self.sessions[who.session].ops.enter(op, Phase::Ready);
+        self.enter(who.session, op, Phase::Ready);
     }
 
     /// Write the events of the blocks from index record `cursor` on, as many as fit. Return the next cursor.

@@ -45,8 +45,8 @@ impl BlockApi<'_> {
             self.add_in_flight(block);
             self.copiers[s].copies.push(&mut list, BlockCopy { block, engine, index, ..BlockCopy::default() });
         }
-        self.sessions[s].ops.set_copies(op, Copies { list, ..Copies::default() });
-        self.sessions[s].ops.enter(op, Phase::Copying);
+        self.set_copies(s, op, Copies { list, ..Copies::default() });
+        self.enter(s, op, Phase::Copying);
     }
 
     /// Copy cached blocks, each whole, into the blocks `engine` of a relay.
@@ -75,14 +75,14 @@ impl BlockApi<'_> {
             }
             self.copiers[s].copies.push(&mut list, copy);
         }
-        self.sessions[s].ops.set_copies(op, Copies { list, ..Copies::default() });
-        self.sessions[s].ops.enter(op, Phase::Copying);
+        self.set_copies(s, op, Copies { list, ..Copies::default() });
+        self.enter(s, op, Phase::Copying);
         self.has_read_by_hash = true;
     }
 
     /// Return the block of a hash in the session's shard. An entry that is only on NVMe gets one.
     fn block_of(&mut self, s: u16, hash: u128) -> Result<BlockId, Status> {
-        let shard = self.sessions[s].shard;
+        let shard = self.session(s).shard;
         let c = self.index.find(hash).filter(|&c| self.index.is_whole(c)).ok_or(Status::NotFound)?;
         match self.copy_of(c, shard) {
             Some(ShardCopy::Block(b)) => Ok(b),
@@ -94,11 +94,11 @@ impl BlockApi<'_> {
     /// Send the next page of a block to load.
     pub(crate) fn scatter_next(&mut self, s: u16, op: u32, at: u32, buf: &mut ActionBuf) -> Sent {
         let copy = self.copiers[s].copies[at];
-        let Op { work, status, .. } = self.sessions[s].ops[op];
+        let Op { work, status, .. } = *self.op(s, op);
         let by_hash = matches!(work, Work::LoadHashed(_));
         let page = self.geo.page(copy.block, copy.plane);
         let state = *self.page(page);
-        if self.sessions[s].ops.copies(op).ending {
+        if self.copies_of(s, op).ending {
             return Sent::Never(status);
         }
         if state.out_of_window() {
@@ -133,7 +133,7 @@ impl BlockApi<'_> {
 
     /// Record the end of the copy of one page into an engine's block.
     pub(crate) fn page_scattered(&mut self, s: u16, job: JobRec, ok: bool, status: Status) {
-        let by_hash = matches!(self.sessions[s].ops[job.op].work, Work::LoadHashed(_));
+        let by_hash = matches!(self.op(s, job.op).work, Work::LoadHashed(_));
         // A read for a relay is not a prefetch.
         if ok && self.host.set_read_ahead(job.host, false) && !by_hash {
             self.counters.prefetch_used += 1;
@@ -160,7 +160,7 @@ impl BlockApi<'_> {
     /// Release the blocks that a load holds.
     fn release_copies(&mut self, s: u16, op: u32) {
         let planes = self.geo.planes.len();
-        let mut at = self.sessions[s].ops.copies(op).list.head;
+        let mut at = self.copies_of(s, op).list.head;
         while at != NONE {
             let copy = &mut self.copiers[s].copies[at];
             let (block, next) = (std::mem::replace(&mut copy.block, NONE), copy.links.next);

@@ -41,7 +41,7 @@ impl BlockApi<'_> {
     /// The upper half is approximately how many of these have all pages of the session's shard in host. Deeper blocks leave host
     /// first, so a binary search finds both numbers.
     pub(crate) fn lookup(&self, s: u16, hashes: &[u128]) -> u64 {
-        let shard = self.sessions[s].shard;
+        let shard = self.session(s).shard;
         let is_there = |c| self.index.is_whole(c) || mutants::on(Mutant::LookupTakesPartial);
         let found = hashes.partition_point(|&hash| self.index.find(hash).is_some_and(is_there));
         let found = if found == hashes.len() { self.last_with_windows(hashes) } else { found };
@@ -123,7 +123,7 @@ impl BlockApi<'_> {
                 self.undo_op(s, op);
                 self.finish_with(s, op, Status::Limit, LEASE_SHARE | share);
             }
-            Ok(()) => self.sessions[s].ops.enter(op, Phase::Admission),
+            Ok(()) => self.enter(s, op, Phase::Admission),
             Err(status) => self.fail_op(s, op, status),
         }
     }
@@ -131,8 +131,8 @@ impl BlockApi<'_> {
     /// Return the bytes of cache that leases of all sessions may pin, if this session asks for one more: a share of the tiers' capacity,
     /// because leased blocks cannot be evicted for the stores of others. A session that is alone on its shard may lease everything.
     fn lease_share(&self, s: u16) -> u64 {
-        let shard = self.sessions[s].shard;
-        if self.sessions.iter().filter(|x| x.life == Life::Live && x.shard == shard).count() < 2 {
+        let shard = self.session(s).shard;
+        if self.sessions().iter().filter(|x| x.life == Life::Live && x.shard == shard).count() < 2 {
             return u64::MAX;
         }
         let limits = &self.cfg.limits;
@@ -143,7 +143,7 @@ impl BlockApi<'_> {
     /// Attach the chain of `count` cache entries that ends with `last`.
     fn attach_chain(&mut self, s: u16, seq: SeqId, last: u32, count: u32) -> Result<(), Status> {
         let hash = self.index.hash(last);
-        let shard = self.sessions[s].shard;
+        let shard = self.session(s).shard;
         // Walk from the last entry to its ancestors, because only parent links exist. Until all are known the list holds cache
         // entries.
         let mut c = last;
@@ -230,7 +230,7 @@ impl BlockApi<'_> {
     /// Start the lease. The list holds the number of its blocks in host, only on NVMe, and only in another tier 0. The value is the
     /// estimated time to load them in microseconds, from measurements so far.
     pub(crate) fn complete_lease(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
-        let seq = self.sessions[s].ops[op].seq;
+        let seq = self.op(s, op).seq;
         self.seq_mut(s, seq).busy = 0;
         let until = self.lists[s].seqs[seq as usize].leased_until;
         let session = &mut self.copiers[s];

@@ -8,7 +8,7 @@ use crate::sessions::{Phase, Work};
 impl BlockApi<'_> {
     /// End an op without success and release its resources.
     pub(crate) fn fail_op(&mut self, s: u16, op: u32, status: Status) {
-        if self.sessions[s].ops[op].phase == Phase::Free || self.end_copies(s, op, status) {
+        if self.op(s, op).phase == Phase::Free || self.end_copies(s, op, status) {
             return;
         }
         self.note_unstored(s, op, why_not_stored(status));
@@ -22,7 +22,7 @@ impl BlockApi<'_> {
         while let Some(b) = self.pop_chain(s, op) {
             self.drop_ref(s, b);
         }
-        let rec = self.sessions[s].ops[op];
+        let rec = *self.op(s, op);
         match rec.work {
             Work::Lease => self.undo_lease(s, rec.seq),
             Work::Load(_) | Work::LoadHashed(_) => self.undo_load(s, op),
@@ -33,7 +33,7 @@ impl BlockApi<'_> {
 
     /// If a request is a store, note that its blocks will not be published.
     pub(crate) fn note_unstored(&mut self, s: u16, op: u32, cause: Cause) {
-        let mut at = match self.sessions[s].ops[op].work {
+        let mut at = match self.op(s, op).work {
             Work::Store(store) => store.copies.list.head,
             _ => NONE,
         };

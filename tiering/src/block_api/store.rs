@@ -46,7 +46,7 @@ impl BlockApi<'_> {
         let store = Store { first, parent, above: 0, level, new: 0, next: NONE, copies: Copies::default() };
         let Some(op) = self.new_op(who, NONE, store, due) else { return };
         let mut list = List::default();
-        let shard = self.sessions[s].shard;
+        let shard = self.session(s).shard;
         let (mut new, mut above) = (0, parent);
         for (index, (&hash, &engine)) in (0u32..).zip(hashes.iter().zip(engine)) {
             let copy = self.index.find(hash).and_then(|c| self.copy_of(c, shard));
@@ -60,10 +60,9 @@ impl BlockApi<'_> {
             let copy = BlockCopy { block: NONE, engine, index, hash, plane, ..BlockCopy::default() };
             self.copiers[s].copies.push(&mut list, copy);
         }
-        let ops = &mut self.sessions[s].ops;
         let copies = Copies { list, ..Copies::default() };
-        ops.set(op, Store { above, new, next: list.head, copies, ..store });
-        ops.enter(op, Phase::Admission);
+        self.set_work(s, op, Store { above, new, next: list.head, copies, ..store });
+        self.enter(s, op, Phase::Admission);
     }
 
     /// Admit a store if there is capacity: create its blocks and charge them.
@@ -96,7 +95,7 @@ impl BlockApi<'_> {
     /// Add a new block to an op's chain. It is never in tier 0 and takes no room there. All its pages need host frames, and may be
     /// evicted.
     fn new_block_in_host(&mut self, s: u16, op: u32) -> Option<BlockId> {
-        let shard = self.sessions[s].shard;
+        let shard = self.session(s).shard;
         let b = self.alloc_block(shard)?;
         self.set_parked(b, true);
         self.add_ref_in_host(b);
@@ -107,8 +106,8 @@ impl BlockApi<'_> {
     /// Send the next page of a block to store.
     pub(crate) fn gather_next(&mut self, s: u16, op: u32, at: u32, buf: &mut ActionBuf) -> Sent {
         let copy = self.copiers[s].copies[at];
-        if self.sessions[s].ops.copies(op).ending {
-            return Sent::Never(self.sessions[s].ops[op].status);
+        if self.copies_of(s, op).ending {
+            return Sent::Never(self.op(s, op).status);
         }
         let page = self.geo.page(copy.block, copy.plane);
         if !self.can_store(s, buf) || !self.may_copy(s, self.geo.class_of_page(page)) {
@@ -130,7 +129,7 @@ impl BlockApi<'_> {
     /// Return whether one more job of a store can be sent. Some job entries are reserved for loads, because requests wait for
     /// those.
     fn can_store(&self, s: u16, buf: &ActionBuf) -> bool {
-        self.can_send(s, buf) && self.sessions[s].jobs.free_slots() > self.cfg.limits.jobs_max / 4
+        self.can_send(s, buf) && self.session(s).jobs.free_slots() > self.cfg.limits.jobs_max / 4
     }
 
     /// Record the end of the copy of one page into its host frame.
@@ -155,7 +154,7 @@ impl BlockApi<'_> {
     /// Publish the blocks with all pages arrived, up to the first incomplete one. None of the request's jobs is in flight.
     pub(crate) fn all_gathered(&mut self, s: u16, op: u32, store: Store) {
         let (status, Store { first, parent, level, copies: Copies { list, ending, .. }, .. }) =
-            (self.sessions[s].ops[op].status, store);
+            (self.op(s, op).status, store);
         let planes = self.geo.planes.len();
         // At its deadline the store keeps the blocks that arrived; the others found no room in time.
         let late = ending && status == Status::TimedOut;
@@ -207,12 +206,12 @@ impl BlockApi<'_> {
         self.disk.wake();
         self.host_freed(); // blocks that NVMe refused may be evicted from now on
         self.keep_failed(s, op);
-        let ops = &self.sessions[s].ops;
+        let ops = &self.session(s).ops;
         if ops[op].status == Status::Ok && level != Level::Published && above != NONE {
             let count = ops.copies(op).arrived;
             self.wait_until_persisted(s, op, above, count, level);
             // Its deadline is over and forgotten, so nothing else would end it.
-            if late && self.sessions[s].ops[op].phase == Phase::Persisting {
+            if late && self.op(s, op).phase == Phase::Persisting {
                 self.fail_op(s, op, Status::TimedOut);
             }
         }
@@ -220,7 +219,7 @@ impl BlockApi<'_> {
 
     fn publish_copy(&mut self, s: u16, copy: &BlockCopy, depth: u32, above: u32, level: Level) -> Result<u32, Status> {
         if copy.block == NONE {
-            let shard = self.sessions[s].shard;
+            let shard = self.session(s).shard;
             return self.publish_cached(shard, copy.hash, above, level);
         }
         self.set_sealed(copy.block);

@@ -158,8 +158,8 @@ impl BlockTable {
 
     /// Append a new block to a request's chain.
     pub(crate) fn chain(&mut self, s: u16, op: u32, b: BlockId) {
-        let mut chain = self.sessions[s].ops[op].blocks;
+        let mut chain = self.op(s, op).blocks;
         chain.push_back(&mut self.blocks.recs, b);
-        self.sessions[s].ops[op].blocks = chain;
+        self.set_chain(s, op, chain);
     }
 }

@@ -123,7 +123,7 @@ impl BlockTable {
         let lanes = self.disk.exists().then(|| self.live_lanes());
         let Sessions { now, geo, cfg, .. } = &self.below;
         if self.host.ask(class, *now, &geo.classes, lanes, cfg.limits.host_bytes_max) {
-            self.actions_out.push_back(Action::NeedSlab { class });
+            self.act(Action::NeedSlab { class });
         }
         // After a refusal, continue without waiting for a second answer.
         self.host.awaits_grant(class)
@@ -131,7 +131,7 @@ impl BlockTable {
 
     /// Mark a copy between host and an engine's own block as late, and release its page.
     pub(crate) fn copy_is_late(&mut self, s: u16, slot: u32, job: JobRec) {
-        self.sessions[s].jobs[slot].late = true;
+        self.set_job_late(s, slot, true);
         self.host.begin_late(job.host);
         match job.task {
             Task::Gather => {

@@ -26,20 +26,20 @@ impl BlockTable {
             self.invalidating_wanted = true;
             return true;
         }
-        let jobs = &self.sessions[s].jobs;
+        let jobs = &self.session(s).jobs;
         jobs.again.iter(&jobs.recs).any(|j| jobs[j].page == page && jobs[j].task == Task::CopyIn)
     }
 
     pub(crate) fn call_off(&mut self, s: u16, slot: u32, buf: &mut ActionBuf) {
-        self.sessions[s].jobs[slot].canceling = true;
-        let source = self.sessions[s].jobs.id(slot);
+        self.mark_canceling(s, slot);
+        let source = self.session(s).jobs.id(slot);
         self.counters.jobs_canceled += 1;
         self.send_other(s, JobRec { task: Task::Cancel, source, ..JobRec::default() }, buf);
     }
 
     /// Release the resources of a place job: its record, its sources, its blocks.
     pub(crate) fn end_place(&mut self, s: u16, slot: u32, job: JobRec) {
-        self.sessions[s].jobs.release(slot);
+        self.release_job(s, slot);
         match job.task {
             Task::CopyIn => {
                 let bytes = self.geo.classes[usize::from(self.geo.class_of_page(job.page))].page_bytes;
@@ -81,8 +81,7 @@ impl BlockTable {
         self.unlist(s, job.frame);
         self.count_mapped(s, job.frame, job.page, false);
         self.remove_copy(job.page, s, job.frame);
-        let rec = &mut self.sessions[s].jobs[slot];
-        (rec.frame, rec.victim, rec.after) = (NONE, NONE, None);
+        self.set_job_frame(s, slot, NONE, NONE, None);
         if job.victim == NONE {
             return self.free_frame(s, job.frame);
         }
@@ -128,9 +127,9 @@ impl BlockTable {
         if task == Task::CopyIn {
             self.tier0[s].link.begin(now, bytes);
         }
-        let slot = self.sessions[s].jobs.alloc(JobRec { task, reason, page, host, source, op, ..JobRec::default() });
+        let slot = self.add_job(s, JobRec { task, reason, page, host, source, op, ..JobRec::default() });
         if op != NONE {
-            self.sessions[s].ops[op].pending += 1;
+            self.job_begins(s, op);
         }
         self.reassign(s, slot, pick);
         self.launch(s, slot, buf);
@@ -161,9 +160,8 @@ impl BlockTable {
             self.overtake_plan(s, &old, after);
             self.counters.transitions += 1;
         }
-        let job = &mut self.sessions[s].jobs[slot];
-        (job.frame, job.victim, job.after) = (f, victim, after);
-        let page = job.page;
+        self.set_job_frame(s, slot, f, victim, after);
+        let page = self.job(s, slot).page;
         let clock = self.tier0[s].clock;
         let frame = &mut self.tier0[s].frames[f as usize];
         self.below.counters.scheduled_wasted += u64::from(frame.end_schedule());
@@ -189,16 +187,15 @@ impl BlockTable {
 
     /// Plan and send a job that assigns no frame to a page.
     pub(crate) fn send_other(&mut self, s: u16, job: JobRec, buf: &mut ActionBuf) -> u32 {
-        let slot = self.sessions[s].jobs.alloc(job);
+        let slot = self.add_job(s, job);
         self.launch(s, slot, buf);
         slot
     }
 
     /// Send the planned job with this index, for the first time or again.
     pub(crate) fn launch(&mut self, s: u16, slot: u32, buf: &mut ActionBuf) {
-        let now = self.now;
-        let id = self.sessions[s].jobs.launch(slot, now);
-        let rec = self.sessions[s].jobs[slot];
+        let id = self.launch_job(s, slot);
+        let rec = *self.job(s, slot);
         self.look_for_late(s, &rec);
         let job = self.job_of(&rec);
         self.counters.jobs += 1;
@@ -236,7 +233,7 @@ impl BlockTable {
 
     /// Leave the page of a Move in its old frame.
     pub(crate) fn undo_move(&mut self, s: u16, slot: u32, job: JobRec) {
-        self.sessions[s].jobs.release(slot);
+        self.release_job(s, slot);
         self.remove_copy(job.page, s, job.frame);
         self.free_frame(s, job.frame);
         let frame = self.frame_mut(s, job.source);

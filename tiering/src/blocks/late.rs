@@ -10,7 +10,7 @@ use crate::sessions::{JobRec, Phase, Task};
 impl BlockTable {
     /// Mark a job of tier 0 as late.
     pub(crate) fn job_is_late(&mut self, s: u16, slot: u32, job: JobRec) {
-        self.sessions[s].jobs[slot].late = true;
+        self.set_job_late(s, slot, true);
         self.count_under_way(s, job, false);
         let bytes = self.late_bytes_of(job);
         self.charge_late(s, bytes);
@@ -18,11 +18,12 @@ impl BlockTable {
 
     /// Clear the late mark of a job of tier 0 that has ended or is abandoned.
     pub(crate) fn in_time_again(&mut self, s: u16, slot: u32) {
-        let job = self.sessions[s].jobs[slot];
+        let job = *self.job(s, slot);
         if job.late && !matches!(job.task, Task::Gather | Task::Scatter) {
-            self.sessions[s].jobs[slot].late = false;
+            self.set_job_late(s, slot, false);
             self.count_under_way(s, job, true);
-            self.sessions[s].late_bytes -= self.late_bytes_of(job);
+            let bytes = self.late_bytes_of(job);
+            self.discharge_late(s, bytes);
         }
     }
 
@@ -44,12 +45,11 @@ impl BlockTable {
         self.end_late(job.host);
         self.count_copy(s, job.page, false);
         let bytes = self.late_bytes_of(job);
-        let session = &mut self.sessions[s];
-        session.jobs.release(slot);
-        session.late_bytes -= bytes;
-        session.ops[job.op].pending -= 1;
-        if session.ops[job.op].pending == 0 && session.ops[job.op].phase == Phase::Jobs {
-            session.ops.enter(job.op, Phase::Ready);
+        self.release_job(s, slot);
+        self.discharge_late(s, bytes);
+        self.job_ends(s, job.op);
+        if self.op(s, job.op).pending == 0 && self.op(s, job.op).phase == Phase::Jobs {
+            self.enter(s, job.op, Phase::Ready);
         }
     }
 }

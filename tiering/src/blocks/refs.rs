@@ -13,9 +13,9 @@ use crate::tables::index::evict::Priority;
 
 impl BlockTable {
     pub(crate) fn pop_chain(&mut self, s: u16, op: u32) -> Option<BlockId> {
-        let mut chain = self.sessions[s].ops[op].blocks;
+        let mut chain = self.op(s, op).blocks;
         let b = chain.pop_front(&mut self.blocks.recs);
-        self.sessions[s].ops[op].blocks = chain;
+        self.set_chain(s, op, chain);
         b
     }
 

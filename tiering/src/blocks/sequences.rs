@@ -114,7 +114,7 @@ impl BlockTable {
     }
 
     pub(crate) fn is_copied(&self, s: u16, seq: SeqId) -> bool {
-        let copying = &self.sessions[s].ops;
+        let copying = &self.session(s).ops;
         copying.copying.iter(&copying.recs).any(|op| copying[op].seq == seq)
     }
 }

@@ -26,7 +26,7 @@ impl DiskTier {
             0 => NONE,
             _ => self.block(self.seq_block(s, seq, start - 1)).entry,
         };
-        let shard = self.sessions[s].shard;
+        let shard = self.session(s).shard;
         self.index.warm(hashes);
         for (i, &hash) in hashes.iter().enumerate() {
             let Some(c) = self.index.find(hash) else {

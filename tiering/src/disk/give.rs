@@ -16,7 +16,7 @@ impl DiskTier {
     fn ask_disk_on(&mut self, disk: Option<u16>) -> bool {
         let nvme_bytes_max = self.cfg.limits.nvme_bytes_max;
         if self.disk.ask(disk, nvme_bytes_max) {
-            self.actions_out.push_back(Action::NeedDisk { disk: disk.unwrap_or(u16::MAX) });
+            self.act(Action::NeedDisk { disk: disk.unwrap_or(u16::MAX) });
         }
         self.disk.is_asked()
     }
@@ -110,12 +110,12 @@ impl DiskTier {
     /// Return one free slab that no admitted block needs. Keep a tenth of the granted slabs, and all of them while a request
     /// waits for admission: it would ask for the returned slab again.
     pub(crate) fn return_idle_disk(&mut self) {
-        if self.sessions.iter().any(|s| !s.ops.admission.is_empty()) {
+        if self.sessions().iter().any(|s| !s.ops.admission.is_empty()) {
             return;
         }
         let committed = (self.blocks().referred + self.blocks().promised).saturating_sub(self.disk.used());
         if let Some(slab) = self.disk.return_slab(committed) {
-            self.actions_out.push_back(Action::ReturnDisk { slab });
+            self.act(Action::ReturnDisk { slab });
         }
     }
 

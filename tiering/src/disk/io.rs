@@ -24,7 +24,7 @@ impl DiskTier {
     /// Return whether a read by hash is in progress.
     fn reads_by_hash(&self) -> bool {
         let reads = |ops: &Ops| ops.copying.iter(&ops.recs).any(|op| matches!(ops[op].work, Work::LoadHashed(_)));
-        self.has_read_by_hash && self.sessions.iter().any(|session| reads(&session.ops))
+        self.has_read_by_hash && self.sessions().iter().any(|session| reads(&session.ops))
     }
 
     /// Return whether a transfer of that class can start now. A quarter of the transfers is reserved for demand reads.

@@ -17,7 +17,7 @@ impl DiskTier {
         match self.block_to_persist(s, c, level) {
             Ok(block) => {
                 let publish = Publish { entry: c, count, level, flush: 0 };
-                self.sessions[s].ops.set(op, publish);
+                self.set_work(s, op, publish);
                 self.wait_for_persist(s, op, publish, block);
             }
             Err(status) => self.finish_with(s, op, status, Level::Published as u64),
@@ -25,7 +25,7 @@ impl DiskTier {
     }
 
     pub(crate) fn wait_for_persist(&mut self, s: u16, op: u32, publish: Publish, block: Option<BlockId>) {
-        self.sessions[s].ops.enter(op, Phase::Persisting);
+        self.enter(s, op, Phase::Persisting);
         match block {
             Some(b) => _ = self.set_waited(b, true),
             None => self.publish_stored(s, op, publish),
@@ -34,7 +34,7 @@ impl DiskTier {
 
     /// Return the block of cache entry `c` that must be recorded first; `None` if it is recorded.
     pub(crate) fn block_to_persist(&mut self, s: u16, c: u32, level: Level) -> Result<Option<BlockId>, Status> {
-        let block = match self.copy_of(c, self.sessions[s].shard) {
+        let block = match self.copy_of(c, self.session(s).shard) {
             Some(ShardCopy::Block(b)) if !self.is_recorded(b) => b,
             Some(ShardCopy::IndexOnly(at)) if self.disk.logged(at) != Logged::Recorded => {
                 self.give_block(c, at).ok_or(Status::NotAdmitted)?

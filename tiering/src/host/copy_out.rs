@@ -33,7 +33,7 @@ impl HostTier {
         self.tier0[s].classes[class].copying_out += 1;
         self.tier0[s].frames[f as usize].job = slot;
         if op != NONE {
-            self.sessions[s].ops[op].pending += 1;
+            self.job_begins(s, op);
         }
         self.settle(s, f);
         true

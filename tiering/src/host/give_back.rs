@@ -99,7 +99,7 @@ impl HostTier {
     fn drain_cost(&self, slab: u32) -> Option<u32> {
         let frames = self.host.frames_of(slab);
         let class = self.host.class_of(frames.start);
-        let streams = self.disk.exists() && self.sessions.iter().any(|s| s.life == Life::Live);
+        let streams = self.disk.exists() && self.sessions().iter().any(|s| s.life == Life::Live);
         let stream = if streams { self.stream_frames(usize::from(class)) } else { 0 };
         if !self.host.can_spare(class, frames.len() as u64, stream) {
             return None;
@@ -152,7 +152,7 @@ impl HostTier {
                 self.set_timer(at);
                 self.disk.wake();
             }
-            Drained::All(slab) => self.actions_out.push_back(Action::ReturnSlab { slab }),
+            Drained::All(slab) => self.act(Action::ReturnSlab { slab }),
             Drained::Never => self.stop_draining(),
         }
     }

@@ -44,8 +44,8 @@ impl HostTier {
 
     /// Abandon jobs in flight, which never end. Their resources are released, except the host frames that CopyOut jobs write.
     pub(crate) fn abandon_jobs(&mut self, s: u16) {
-        for slot in 0..self.sessions[s].jobs.recs.len() as u32 {
-            let job = self.sessions[s].jobs[slot];
+        for slot in 0..self.session(s).jobs.recs.len() as u32 {
+            let job = *self.job(s, slot);
             if !job.live || self.abandon_late(s, slot) {
                 continue;
             }
@@ -173,7 +173,7 @@ impl HostTier {
     /// Abandon a job of a lost session. Return true for a late copy: its frame stays in quarantine until the process exits.
     pub(crate) fn abandon_late(&mut self, s: u16, slot: u32) -> bool {
         self.in_time_again(s, slot);
-        let job = self.sessions[s].jobs[slot];
+        let job = *self.job(s, slot);
         if job.late {
             self.lost[s].late_frames.push(job.host);
         }

@@ -150,7 +150,7 @@ impl HostTier {
     pub(crate) fn take_host_to_read(&mut self, page: u32) -> Option<u32> {
         let class = self.geo.class_of_page(page);
         let home = self.block(self.geo.block_of(page)).home;
-        let s = if home < self.sessions.len() { home } else { 0 };
+        let s = if home < self.sessions().len() { home } else { 0 };
         // Ask for memory, but do not wait for the node's answer: the caller already waits for the page.
         self.ask_slab(class);
         let [clean, ahead] = self.last_in_host(class);
@@ -180,7 +180,7 @@ impl HostTier {
                 .take(tier0.lanes.len())
                 .any(|op| matches!(s.ops[op].work, Work::Fault(fault) if fault.page == page))
         };
-        self.sessions.iter().zip(self.tier0.iter()).any(waits)
+        self.sessions().iter().zip(self.tier0.iter()).any(waits)
     }
 
     /// Evict a host frame at no cost. Its page is on disk and stays in tier 0, or no live step needs it, or it belongs to an
@@ -232,8 +232,8 @@ impl HostTier {
 
     /// Return the first match of all live sessions, starting with `s`.
     fn any_session(&self, s: u16, find: impl Fn(&HostTier, u16) -> Option<u32>) -> Option<u32> {
-        let sessions = self.sessions.len();
-        let live = |s: &u16| self.sessions[*s].life == crate::sessions::Life::Live;
+        let sessions = self.sessions().len();
+        let live = |s: &u16| self.session(*s).life == crate::sessions::Life::Live;
         (0..sessions).map(|i| (s + i) % sessions).filter(live).find_map(|s| find(self, s))
     }
 
@@ -266,12 +266,13 @@ impl HostTier {
     pub(crate) fn return_idle_slab(&mut self, class: u8, spare: Spare) -> bool {
         // Pages on NVMe return through host, now or soon. Keep enough frames for that, so that the memory need not be requested
         // again.
-        let live = self.sessions.iter().any(|s| s.life == Life::Live);
+        let live = self.sessions().iter().any(|s| s.life == Life::Live);
         let streams = self.disk.exists() && (live || spare == Spare::Tenth && self.disk.used() > 0);
         let stream = if streams { self.stream_frames(usize::from(class)) } else { 0 };
         let slab = self.host.return_idle(class, spare, stream);
-        self.actions_out.extend(slab.map(|slab| Action::ReturnSlab { slab }));
-        slab.is_some()
+        let Some(slab) = slab else { return false };
+        self.act(Action::ReturnSlab { slab });
+        true
     }
 
     /// Evict host copies of unreferenced published blocks that are also on disk, until `used` falls to `low` bytes.

@@ -32,7 +32,7 @@ impl HostTier {
             // Waiting requests check again when one of them has been unmapped.
             return true;
         }
-        let found = (0..self.sessions.len()).find(|&s| self.next_to_unmap(s, class).is_some());
+        let found = (0..self.sessions().len()).find(|&s| self.next_to_unmap(s, class).is_some());
         if let Some(s) = found {
             self.host.request_unmaps(class, UNMAP_BATCH);
             self.wake(s);

@@ -81,9 +81,12 @@ impl PrefixIndex {
         let Some(feed) = &mut self.feed else { return };
         feed.push(event);
         while let Some(s) = self.feed.as_mut().and_then(|feed| feed.waiting.pop()) {
-            let ops = &mut self.sessions[s].ops;
-            while ops.following.head != NONE {
-                ops.enter(ops.following.head, Phase::Ready);
+            loop {
+                let op = self.session(s).ops.following.head;
+                if op == NONE {
+                    break;
+                }
+                self.enter(s, op, Phase::Ready);
             }
             self.wake(s);
         }

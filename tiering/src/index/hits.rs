@@ -31,7 +31,7 @@ impl PrefixIndex {
     /// Change the figures of a session, and those of the space if the session's shard counts for it.
     fn count_hits(&mut self, s: u16, change: impl Fn(&mut Hits)) {
         change(&mut self.readers[s].hits);
-        if self.sessions[s].shard == 0 {
+        if self.session(s).shard == 0 {
             change(&mut self.counters.hits);
         }
     }

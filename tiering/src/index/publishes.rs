@@ -10,13 +10,13 @@ impl PrefixIndex {
     /// Return whether a publish waits for a record.
     pub(crate) fn publishes_wait(&self) -> bool {
         let waits = |op: &Op| matches!(op.work, Work::Publish(publish) if publish.flush == 0);
-        self.sessions.iter().any(|s| s.ops.persisting.iter(&s.ops.recs).any(|op| waits(&s.ops[op])))
+        self.sessions().iter().any(|s| s.ops.persisting.iter(&s.ops.recs).any(|op| waits(&s.ops[op])))
     }
 
     /// Continue the publishes that wait for the record of a block, which is now valid.
     pub(crate) fn publishes_stored(&mut self, c: u32, shard: u16) {
         self.each_publish(|index, s, op, publish| {
-            if publish.entry == c && publish.flush == 0 && index.sessions[s].shard == shard {
+            if publish.entry == c && publish.flush == 0 && index.session(s).shard == shard {
                 index.publish_stored(s, op, publish);
             }
         });
@@ -28,7 +28,7 @@ impl PrefixIndex {
         }
         // A flush in progress may have started too early.
         let flush = self.disk.want_flush();
-        self.sessions[s].ops.set(op, Publish { entry: NONE, flush, ..publish });
+        self.set_work(s, op, Publish { entry: NONE, flush, ..publish });
     }
 
     /// Complete the publishes that wait for flush `done`, which ended, or for an earlier one.
@@ -46,7 +46,7 @@ impl PrefixIndex {
     /// End the publishes that wait for the record of a cache entry that will not be stored.
     pub(crate) fn end_publishes(&mut self, c: u32, shard: u16, status: Status) {
         self.each_publish(|index, s, op, publish| {
-            if publish.entry == c && index.sessions[s].shard == shard {
+            if publish.entry == c && index.session(s).shard == shard {
                 index.finish_with(s, op, status, Level::Published as u64);
             }
         });
@@ -65,7 +65,7 @@ impl PrefixIndex {
     /// only a part of them at a time, and its next part may run much later.
     pub(crate) fn end_publishes_without_slots(&mut self) {
         self.each_publish(|index, s, op, publish| {
-            let shard = index.sessions[s].shard;
+            let shard = index.session(s).shard;
             let end = if publish.flush == 0 { publish.entry } else { NONE };
             let needs = |b| index.block(b).slot == NONE && index.block(b).persist == PersistState::Write;
             if index.index.prefix(end).filter_map(|c| index.copy_of(c, shard)?.block()).any(needs) {
@@ -96,13 +96,13 @@ impl PrefixIndex {
     }
 
     fn each_publish(&mut self, mut look: impl FnMut(&mut PrefixIndex, u16, u32, Publish)) {
-        for s in 0..self.sessions.len() {
-            if self.sessions[s].life != Life::Live {
+        for s in 0..self.sessions().len() {
+            if self.session(s).life != Life::Live {
                 continue;
             }
-            let mut op = self.sessions[s].ops.persisting.head;
+            let mut op = self.session(s).ops.persisting.head;
             while op != NONE {
-                let Op { links, work, .. } = self.sessions[s].ops[op];
+                let Op { links, work, .. } = *self.op(s, op);
                 if let Work::Publish(publish) = work {
                     look(self, s, op, publish);
                 }

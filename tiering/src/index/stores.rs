@@ -10,7 +10,7 @@ impl PrefixIndex {
     /// Return false if the block after `parent` is known to have another index in its prefix. A parent whose copies are all on NVMe
     /// alone has none that is known.
     pub(crate) fn is_next(&self, s: u16, first: u32, parent: u128) -> bool {
-        let shard = self.sessions[s].shard;
+        let shard = self.session(s).shard;
         match self.index.find(parent).and_then(|c| self.copy_of(c, shard)) {
             Some(ShardCopy::Block(b)) => self.block(b).depth.checked_add(1) == Some(first),
             Some(ShardCopy::IndexOnly(_) | ShardCopy::End) | None => true,
@@ -19,7 +19,7 @@ impl PrefixIndex {
 
     /// Iterate over the hashes of the parents of stores in progress. If such a parent is dropped, the store fails.
     fn parents_of_stores(&self) -> impl Iterator<Item = u128> + '_ {
-        self.sessions.iter().flat_map(|session| {
+        self.sessions().iter().flat_map(|session| {
             let ops = &session.ops;
             let under_way = ops.copying.iter(&ops.recs).chain(ops.admission.iter(&ops.recs));
             under_way.filter_map(|op| match ops[op].work {

@@ -27,7 +27,7 @@ impl Paging<'_> {
             return Err(Status::Range);
         }
         // A prefix that is being attached may become shorter.
-        let attaching = q.busy != 0 && matches!(self.sessions[s].ops[q.busy - 1].work, Work::AttachPrefix(_));
+        let attaching = q.busy != 0 && matches!(self.op(s, q.busy - 1).work, Work::AttachPrefix(_));
         if q.parked || attaching { Err(Status::State) } else { Ok(()) }
     }
 
@@ -45,7 +45,7 @@ impl Paging<'_> {
         }
         if let Some(op) = self.new_op(who, range.seq, Acquire { range, pinned: 0 }, due) {
             self.promise(s, &range, 0, true);
-            self.sessions[s].ops.enter(op, Phase::Frames);
+            self.enter(s, op, Phase::Frames);
         }
     }
 
@@ -60,7 +60,8 @@ impl Paging<'_> {
                 return Err(Status::TooBig);
             }
         }
-        let acquiring = self.sessions[s]
+        let acquiring = self
+            .session(s)
             .ops
             .recs
             .iter()
@@ -105,7 +106,7 @@ impl Paging<'_> {
             if !mutants::on(Mutant::AcquireWithoutPin) {
                 self.pin(s, f);
             }
-            self.sessions[s].ops.set(op, Acquire { pinned: pinned + 1, ..acquire });
+            self.set_work(s, op, Acquire { pinned: pinned + 1, ..acquire });
             let class = usize::from(self.geo.class_of_page(page));
             self.tier0[s].classes[class].committed_pins -= 1;
             return Next::Sent;
@@ -196,7 +197,7 @@ impl Paging<'_> {
         let reaches = |p: &Pin| p.seq == seq && u64::from(p.first) + u64::from(p.count) > index;
         let acquires =
             |o: &Op| o.phase != Phase::Free && matches!(o.work, Work::Acquire(acquire) if reaches(&acquire.range));
-        self.pagers[s].pins.iter().any(reaches) || self.sessions[s].ops.recs.iter().any(acquires)
+        self.pagers[s].pins.iter().any(reaches) || self.session(s).ops.recs.iter().any(acquires)
     }
 
     pub(crate) fn advise(&mut self, s: u16, seq: SeqId, first: u32, count: u32, advice: Advice) -> Status {

@@ -23,9 +23,8 @@ impl Paging<'_> {
         if asked.is_some() {
             self.count_miss(s, hashes, found);
         }
-        let ops = &mut self.sessions[s].ops;
-        ops.set(op, AttachPrefix { count: found, ..attach });
-        ops.enter(op, Phase::Admission);
+        self.set_work(s, op, AttachPrefix { count: found, ..attach });
+        self.enter(s, op, Phase::Admission);
         let page_tokens = self.geo.page_tokens;
         let q = self.seq_mut(s, seq);
         q.busy = op + 1;
@@ -35,7 +34,7 @@ impl Paging<'_> {
     /// Admit the attached blocks if host memory can hold them; otherwise shorten the prefix.
     pub(crate) fn admit_attach_prefix(&mut self, s: u16, op: u32, attach: AttachPrefix) -> Admit {
         let AttachPrefix { first, mut count, .. } = attach;
-        let seq = self.sessions[s].ops[op].seq;
+        let seq = self.op(s, op).seq;
         loop {
             // Blocks that were other sessions' own no longer count for their guarantees.
             let mut decision = if self.ids_suffice(0) { Admit::Yes } else { Admit::No(Status::NoSpace) };
@@ -57,7 +56,7 @@ impl Paging<'_> {
                 count -= 1;
             }
             self.drop_tail(s, seq, first + count);
-            self.sessions[s].ops.set(op, AttachPrefix { count, ..attach });
+            self.set_work(s, op, AttachPrefix { count, ..attach });
             let tokens = u64::from(first + count) * self.geo.page_tokens;
             self.seq_mut(s, seq).tokens = tokens;
             if count == 0 {

@@ -79,7 +79,7 @@ impl Paging<'_> {
 
     /// Record the end of a `CopyOut` job: the host frame is the page's copy, or free again.
     pub(crate) fn copied_out(&mut self, s: u16, slot: u32, job: JobRec, status: Status) {
-        self.sessions[s].jobs.release(slot);
+        self.release_job(s, slot);
         let class = usize::from(self.tier0[s].class_of_frame(job.frame));
         self.tier0[s].classes[class].copying_out -= 1;
         self.tier0[s].frames[job.frame as usize].job = NONE;

@@ -12,7 +12,7 @@ impl Paging<'_> {
             Err(status) => self.complete(who, status, 0),
             Ok(b) => {
                 if let Some(op) = self.new_op(who, seq, Declare { block: b }, due) {
-                    self.sessions[who.session].ops.enter(op, Phase::Ready);
+                    self.enter(who.session, op, Phase::Ready);
                 }
             }
         }
@@ -33,7 +33,7 @@ impl Paging<'_> {
         if frames.len() != self.geo.planes.len() {
             return Err(Status::Invalid);
         }
-        if !self.list_fits(s, seq, 1) || self.sessions[s].ops.live() >= self.cfg.limits.requests_max {
+        if !self.list_fits(s, seq, 1) || self.session(s).ops.live() >= self.cfg.limits.requests_max {
             return Err(Status::Limit);
         }
         let end = (u64::from(index) + 1) * self.geo.page_tokens;
@@ -107,7 +107,7 @@ impl Paging<'_> {
             Admit::Wait => return Err(Status::Again),
             Admit::No(status) => return Err(status),
         }
-        let shard = self.sessions[s].shard;
+        let shard = self.session(s).shard;
         let b = self.alloc_block(shard).ok_or(Status::NoSpace)?;
         self.add_ref(s, b);
         self.count_unsealed(s, true);

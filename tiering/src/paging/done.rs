@@ -25,7 +25,7 @@ impl Paging<'_> {
     /// Send a job again after a delay.
     pub(crate) fn send_later(&mut self, s: u16, slot: u32) {
         let now = self.now;
-        self.sessions[s].jobs.again_later(slot);
+        self.send_job_again(s, slot);
         if self.pagers[s].again_at == 0 {
             self.pagers[s].again_at = now.saturating_add(AGAIN_US).max(1);
             self.set_timer(now.saturating_add(AGAIN_US));
@@ -93,16 +93,16 @@ impl Paging<'_> {
             self.victim_gone(s, slot, &mut job);
         } else {
             self.undo_reassign(s, slot, job);
-            job = self.sessions[s].jobs[slot];
+            job = *self.job(s, slot);
         }
         let wanted = self.block(self.geo.block_of(job.page)).live() && status != Status::Canceled;
         // A retry would find the same bytes.
         let corrupt = status == Status::Corrupt;
         if wanted && !corrupt && job.tries + 1 < IO_TRIES {
             self.counters.jobs_retried += 1;
-            self.sessions[s].jobs[slot].tries += 1;
+            self.count_try(s, slot);
             match status {
-                Status::Io => self.sessions[s].jobs.again_later(slot),
+                Status::Io => self.send_job_again(s, slot),
                 _ => self.send_later(s, slot),
             }
             return;
@@ -131,8 +131,7 @@ impl Paging<'_> {
     fn victim_gone(&mut self, s: u16, slot: u32, job: &mut JobRec) {
         let victim = std::mem::replace(&mut job.victim, NONE);
         job.after = None;
-        let rec = &mut self.sessions[s].jobs[slot];
-        (rec.victim, rec.after) = (NONE, None);
+        self.forget_victim(s, slot);
         if victim != NONE {
             self.count_mapped(s, job.frame, victim, false);
             self.invalidated(victim);
@@ -141,7 +140,7 @@ impl Paging<'_> {
 
     /// Send waiting jobs again: failed ones at once, refused ones after the delay.
     pub(crate) fn send_again(&mut self, s: u16, buf: &mut ActionBuf) {
-        if self.sessions[s].jobs.again.is_empty() {
+        if self.session(s).jobs.again.is_empty() {
             return;
         }
         let now = self.now;
@@ -149,16 +148,16 @@ impl Paging<'_> {
         if due {
             self.pagers[s].again_at = 0;
         }
-        let mut slot = self.sessions[s].jobs.again.head;
+        let mut slot = self.session(s).jobs.again.head;
         while slot != NONE && buf.room() > 0 {
-            let job = self.sessions[s].jobs[slot];
+            let job = *self.job(s, slot);
             let refused = job.task == Task::Drop || job.frame == NONE;
             if due || !refused {
                 self.send_one_again(s, slot, job, buf);
             }
             slot = job.links.next;
         }
-        if due && !self.sessions[s].jobs.again.is_empty() && buf.room() > 0 {
+        if due && !self.session(s).jobs.again.is_empty() && buf.room() > 0 {
             self.pagers[s].again_at = now.saturating_add(AGAIN_US).max(1);
             self.set_timer(now.saturating_add(AGAIN_US));
         }
@@ -170,7 +169,7 @@ impl Paging<'_> {
         if place && job.frame == NONE {
             let wanted = self.block(self.geo.block_of(job.page)).live() && self.find_copy(job.page, s).is_none();
             if !wanted {
-                self.take_out(s, slot);
+                self.take_job(s, slot);
                 self.end_placed(s, slot, job);
                 if job.op != NONE {
                     self.op_job_done(s, job.op);
@@ -187,7 +186,7 @@ impl Paging<'_> {
                 return;
             }
         }
-        self.take_out(s, slot);
+        self.take_job(s, slot);
         if let Some(pick) = take {
             self.reassign(s, slot, pick);
         }
@@ -200,10 +199,5 @@ impl Paging<'_> {
             self.pagers[s].scheduled.load_ended();
         }
         self.end_place(s, slot, job);
-    }
-
-    fn take_out(&mut self, s: u16, slot: u32) {
-        let jobs = &mut self.sessions[s].jobs;
-        jobs.again.remove(&mut jobs.recs, slot);
     }
 }

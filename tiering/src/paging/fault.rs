@@ -19,9 +19,9 @@ impl Paging<'_> {
 
     /// Call `look` with every waiting fault, which it may end.
     pub(crate) fn each_fault(&mut self, s: u16, mut look: impl FnMut(&mut Self, u32, Fault)) {
-        let mut op = self.sessions[s].ops.faults.head;
+        let mut op = self.session(s).ops.faults.head;
         while op != NONE {
-            let Op { links, work, .. } = self.sessions[s].ops[op];
+            let Op { links, work, .. } = *self.op(s, op);
             if let Work::Fault(fault) = work {
                 look(self, op, fault);
             }
@@ -78,7 +78,7 @@ impl Paging<'_> {
     /// after it has its page, cancel the one that would wait longest.
     fn call_off_latest(&mut self, s: u16, class: u8, (lane, held_from): (u16, u64), buf: &mut ActionBuf) {
         let mut latest: Option<(u64, u32)> = None;
-        for (slot, job) in (0..).zip(&self.sessions[s].jobs.recs) {
+        for (slot, job) in (0..).zip(&self.session(s).jobs.recs) {
             let here =
                 job.live && job.in_flight && job.frame != NONE && self.tier0[s].class_of_frame(job.frame) == class;
             if !here {
@@ -117,7 +117,7 @@ impl Paging<'_> {
         if slot == NONE || !self.can_send_last(s, buf) {
             return;
         }
-        let job = self.sessions[s].jobs[slot];
+        let job = *self.job(s, slot);
         let blocked = job.task == Task::Move || job.too_late(lane, held_from) && job.op == NONE;
         if blocked && job.in_flight && !job.canceling {
             self.call_off(s, slot, buf);
@@ -127,7 +127,7 @@ impl Paging<'_> {
     /// Return whether the page stays for the lane's use at `pos` and is replaced only after it. This occurs if the fault was in
     /// flight when the page arrived.
     fn stays_for(&self, s: u16, page: u32, lane: u16, pos: u64) -> bool {
-        let mut jobs = self.sessions[s].jobs.recs.iter();
+        let mut jobs = self.session(s).jobs.recs.iter();
         self.page(page).invalidating > 0
             && jobs.any(|j| j.live && j.in_flight && j.victim == page && j.after == Some((lane, pos)))
     }
@@ -226,8 +226,8 @@ impl Paging<'_> {
 
     /// Fail the faults of other sessions for a page that session `s` could not store.
     pub(crate) fn page_failed_elsewhere(&mut self, s: u16, page: u32) {
-        for other in 0..self.sessions.len() {
-            if other != s && self.sessions[other].life == Life::Live {
+        for other in 0..self.sessions().len() {
+            if other != s && self.session(other).life == Life::Live {
                 self.page_failed(other, page);
             }
         }
@@ -237,8 +237,8 @@ impl Paging<'_> {
     pub(crate) fn wake_readers_elsewhere(&mut self, s: u16, page: u32) {
         let block = self.block(self.geo.block_of(page));
         if block.refs_other > 0 || block.home != s {
-            for other in 0..self.sessions.len() {
-                if other != s && self.sessions[other].life == Life::Live {
+            for other in 0..self.sessions().len() {
+                if other != s && self.session(other).life == Life::Live {
                     self.wake(other);
                 }
             }
@@ -283,7 +283,7 @@ impl Paging<'_> {
         }
         let held_from = use_pos.saturating_add(u64::from(!whole));
         if let Some(op) = self.new_op(who, seq, Fault { page, index, lane, use_pos, held_from }, due) {
-            self.sessions[s].ops.enter(op, Phase::Fault);
+            self.enter(s, op, Phase::Fault);
         }
     }
 }

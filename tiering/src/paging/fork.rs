@@ -32,13 +32,13 @@ impl Paging<'_> {
         let fork = Fork { child, tokens: q.tokens, shared: 0, copy: NO_COPY };
         if let Some(op) = self.new_op(who, parent, fork, due) {
             self.seq_mut(s, child).busy = op + 1;
-            self.sessions[s].ops.enter(op, Phase::Admission);
+            self.enter(s, op, Phase::Admission);
         }
     }
 
     /// Admit a fork if there is capacity: the child refers to the shared blocks from now on.
     pub(crate) fn admit_fork(&mut self, s: u16, op: u32, fork: Fork) -> Admit {
-        let (seq, Fork { child, tokens, .. }) = (self.sessions[s].ops[op].seq, fork);
+        let (seq, Fork { child, tokens, .. }) = (self.op(s, op).seq, fork);
         let parent = self.lists[s].seqs[seq as usize];
         let shared = (tokens / self.geo.page_tokens) as u32;
         let tail = u32::from(!tokens.is_multiple_of(self.geo.page_tokens));
@@ -79,7 +79,7 @@ impl Paging<'_> {
                 copy = self.start_copy(s, op, source);
             }
         }
-        self.sessions[s].ops.set(op, Fork { shared, copy, ..fork });
+        self.set_work(s, op, Fork { shared, copy, ..fork });
         Admit::Yes
     }
 
@@ -115,7 +115,7 @@ impl Paging<'_> {
     pub(crate) fn fork_next(&mut self, s: u16, op: u32, fork: Fork, buf: &mut ActionBuf) -> Next {
         let (next, copy) = self.copy_next(s, op, fork.copy, buf);
         if let Some(copy) = copy {
-            self.sessions[s].ops.set(op, Fork { copy, ..fork });
+            self.set_work(s, op, Fork { copy, ..fork });
         }
         next
     }
@@ -124,7 +124,7 @@ impl Paging<'_> {
     pub(crate) fn truncate_next(&mut self, s: u16, op: u32, truncate: Truncate, buf: &mut ActionBuf) -> Next {
         let (next, copy) = self.copy_next(s, op, truncate.copy, buf);
         if let Some(copy) = copy {
-            self.sessions[s].ops.set(op, Truncate { copy, ..truncate });
+            self.set_work(s, op, Truncate { copy, ..truncate });
         }
         next
     }
@@ -184,7 +184,7 @@ impl Paging<'_> {
     /// Complete a fork: append the copies to the child and write their ids.
     pub(crate) fn complete_fork(&mut self, s: u16, op: u32, fork: Fork, buf: &mut ActionBuf) -> (Status, u64) {
         self.end_copy(fork.copy);
-        self.sessions[s].ops.set(op, Fork { copy: NO_COPY, ..fork });
+        self.set_work(s, op, Fork { copy: NO_COPY, ..fork });
         while let Some(b) = self.pop_chain(s, op) {
             if !self.append_block(s, fork.child, b) {
                 self.drop_ref(s, b);
@@ -232,7 +232,7 @@ impl Paging<'_> {
         }
         if let Some(op) = self.new_op(who, seq, Truncate { tokens, keep, copy: NO_COPY }, due) {
             self.seq_mut(s, seq).busy = op + 1;
-            self.sessions[s].ops.enter(op, Phase::Admission);
+            self.enter(s, op, Phase::Admission);
         }
     }
 
@@ -261,7 +261,7 @@ impl Paging<'_> {
 
     fn end_faults_beyond(&mut self, s: u16, seq: SeqId, keep: u32) {
         self.each_fault(s, |paging, op, fault| {
-            if paging.sessions[s].ops[op].seq == seq && fault.index >= keep {
+            if paging.op(s, op).seq == seq && fault.index >= keep {
                 paging.finish_plain(s, op, Status::NotFound);
             }
         });
@@ -272,10 +272,10 @@ impl Paging<'_> {
             Admit::Yes => {}
             other => return other,
         }
-        let seq = self.sessions[s].ops[op].seq;
+        let seq = self.op(s, op).seq;
         let source = self.seq_block(s, seq, truncate.keep - 1);
         let copy = self.start_copy(s, op, source);
-        self.sessions[s].ops.set(op, Truncate { copy, ..truncate });
+        self.set_work(s, op, Truncate { copy, ..truncate });
         Admit::Yes
     }
 
@@ -287,7 +287,7 @@ impl Paging<'_> {
         Truncate { tokens, keep, copy }: Truncate,
         buf: &mut ActionBuf,
     ) -> (Status, u64) {
-        let seq = self.sessions[s].ops[op].seq;
+        let seq = self.op(s, op).seq;
         self.end_copy(copy);
         self.cut(s, seq, tokens, keep - 1);
         while let Some(b) = self.pop_chain(s, op) {

@@ -16,7 +16,7 @@ impl Paging<'_> {
             return self.complete(who, Status::Invalid, 0);
         }
         if let Some(op) = self.new_op(who, NONE, Guarantee { blocks }, due) {
-            self.sessions[who.session].ops.enter(op, Phase::Admission);
+            self.enter(who.session, op, Phase::Admission);
         }
     }
 

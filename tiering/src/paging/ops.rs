@@ -21,7 +21,7 @@ pub(crate) enum Next {
 impl Paging<'_> {
     /// End an op without success and release its resources.
     pub(crate) fn fail_op(&mut self, s: u16, op: u32, status: Status) {
-        if self.sessions[s].ops[op].phase == Phase::Free {
+        if self.op(s, op).phase == Phase::Free {
             return;
         }
         self.undo_op(s, op);
@@ -37,7 +37,7 @@ impl Paging<'_> {
         if mutants::on(Mutant::CancelFreesCopyOutTarget) {
             self.free_targets(s, op);
         }
-        let Op { seq, work, .. } = self.sessions[s].ops[op];
+        let Op { seq, work, .. } = *self.op(s, op);
         match work {
             Work::Fork(fork) => self.undo_fork(s, fork),
             Work::AttachPrefix(attach) => self.undo_attach_prefix(s, seq, attach),
@@ -55,25 +55,24 @@ impl Paging<'_> {
 
     /// Continue an op that has no more to wait for.
     pub(crate) fn all_done(&mut self, s: u16, op: u32) {
-        match self.sessions[s].ops[op].work {
+        match self.op(s, op).work {
             Work::Acquire(acquire) => self.acquired(s, op, acquire.range),
             Work::Resume(_) => self.resumed(s, op),
-            _ => self.sessions[s].ops.enter(op, Phase::Ready),
+            _ => self.enter(s, op, Phase::Ready),
         }
     }
 
     /// Record that a job of the op succeeded.
     pub(crate) fn op_job_done(&mut self, s: u16, op: u32) {
-        let ops = &mut self.sessions[s].ops;
-        ops[op].pending -= 1;
-        if ops[op].pending == 0 && ops[op].phase == Phase::Jobs {
+        self.job_ends(s, op);
+        if self.op(s, op).pending == 0 && self.op(s, op).phase == Phase::Jobs {
             self.all_done(s, op);
         }
     }
 
     /// End an op after one of its jobs failed permanently.
     pub(crate) fn op_job_failed(&mut self, s: u16, op: u32, status: Status) {
-        self.sessions[s].ops[op].pending -= 1;
+        self.job_ends(s, op);
         let status = if matches!(status, Status::Invalid | Status::Io) { status } else { Status::Io };
         self.fail_op(s, op, status);
     }
@@ -81,11 +80,11 @@ impl Paging<'_> {
     /// Give frames to ops in the order of their admission. Only the first op takes frames, so that no op starves.
     pub(crate) fn issue_frames(&mut self, s: u16, buf: &mut ActionBuf) {
         loop {
-            let op = self.sessions[s].ops.frames.head;
+            let op = self.session(s).ops.frames.head;
             if op == NONE {
                 return;
             }
-            let next = match self.sessions[s].ops[op].work {
+            let next = match self.op(s, op).work {
                 Work::Reserve(reserve) => self.reserve_next(s, op, reserve, buf),
                 Work::Fork(fork) => self.fork_next(s, op, fork, buf),
                 Work::Truncate(truncate) => self.truncate_next(s, op, truncate, buf),
@@ -96,16 +95,16 @@ impl Paging<'_> {
             match next {
                 Next::Sent | Next::Over => {}
                 Next::Stalled => return,
-                Next::AllSent if self.sessions[s].ops[op].pending == 0 => self.all_done(s, op),
-                Next::AllSent => self.sessions[s].ops.enter(op, Phase::Jobs),
+                Next::AllSent if self.op(s, op).pending == 0 => self.all_done(s, op),
+                Next::AllSent => self.enter(s, op, Phase::Jobs),
             }
         }
     }
 
     /// Deliberate fault: free the host frames that the op's jobs in flight still write.
     fn free_targets(&mut self, s: u16, op: u32) {
-        for job in 0..self.sessions[s].jobs.recs.len() as u32 {
-            let job = self.sessions[s].jobs[job];
+        for job in 0..self.session(s).jobs.recs.len() as u32 {
+            let job = *self.job(s, job);
             if job.live && job.op == op && job.task == Task::CopyOut {
                 self.host.free(job.host);
             }

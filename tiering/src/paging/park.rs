@@ -21,7 +21,7 @@ impl Paging<'_> {
     pub(crate) fn park(&mut self, who: Who, seq: SeqId, due_us: u64, deadline: u64) {
         let s = who.session;
         let Some(&q) = self.live_seq(s, seq) else { return self.complete(who, Status::NotFound, 0) };
-        let parking = q.busy != 0 && matches!(self.sessions[s].ops[q.busy - 1].work, Work::Park(_));
+        let parking = q.busy != 0 && matches!(self.op(s, q.busy - 1).work, Work::Park(_));
         if q.parked && (q.busy == 0 || parking) {
             // Only the due time changes.
             self.expect_back(s, seq, due_us);
@@ -34,7 +34,7 @@ impl Paging<'_> {
             return self.complete(who, Status::Busy, 0);
         }
         let Some(op) = self.new_op(who, seq, Park { left: (q.blocks, 0) }, deadline) else { return };
-        self.sessions[s].ops.enter(op, Phase::Parking);
+        self.enter(s, op, Phase::Parking);
         let q = self.seq_mut(s, seq);
         (q.parked, q.busy) = (true, op + 1);
         self.let_leave(s, seq, true);
@@ -70,10 +70,10 @@ impl Paging<'_> {
     /// Continue every park: deepest block first, pages written back, then evicted. Return false if one checked its
     /// maximum number of pages and must be continued in the next call.
     pub(crate) fn issue_parks(&mut self, s: u16, buf: &mut ActionBuf) -> bool {
-        let mut op = self.sessions[s].ops.parking.head;
+        let mut op = self.session(s).ops.parking.head;
         let mut all = true;
         while op != NONE {
-            let next = self.sessions[s].ops[op].links.next;
+            let next = self.op(s, op).links.next;
             all &= self.leave(s, op, buf);
             op = next;
         }
@@ -83,8 +83,7 @@ impl Paging<'_> {
     /// Continue one park. Return false if it stopped only because it had checked the maximum number of pages.
     fn leave(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> bool {
         for _ in 0..LEAVE_MAX {
-            let Op { seq, pending, work: Work::Park(Park { left: (left, plane) }), .. } = self.sessions[s].ops[op]
-            else {
+            let Op { seq, pending, work: Work::Park(Park { left: (left, plane) }), .. } = *self.op(s, op) else {
                 return true;
             };
             if left == 0 {
@@ -100,7 +99,7 @@ impl Paging<'_> {
             }
             let last = usize::from(plane) + 1 == self.geo.planes.len();
             let left = if last { (left - 1, 0) } else { (left, plane + 1) };
-            self.sessions[s].ops.set(op, Park { left });
+            self.set_work(s, op, Park { left });
         }
         false
     }
@@ -134,7 +133,7 @@ impl Paging<'_> {
 
     /// Complete a park: all unsealed pages are in host, so free their frames.
     fn left(&mut self, s: u16, op: u32) {
-        let seq = self.sessions[s].ops[op].seq;
+        let seq = self.op(s, op).seq;
         let blocks = self.lists[s].seqs[seq as usize].blocks;
         for index in self.first_unsealed(s, seq)..blocks {
             for page in self.pages_of(self.seq_block(s, seq, index)) {
@@ -159,12 +158,12 @@ impl Paging<'_> {
             self.count_outcomes(s, seq);
             self.forget_due(s, seq);
             self.seq_mut(s, seq).busy = op + 1;
-            self.sessions[s].ops.enter(op, Phase::Admission);
+            self.enter(s, op, Phase::Admission);
         }
     }
 
     pub(crate) fn admit_resume(&mut self, s: u16, op: u32) -> Admit {
-        let seq = self.sessions[s].ops[op].seq;
+        let seq = self.op(s, op).seq;
         let first = self.first_unsealed(s, seq);
         let blocks = self.lists[s].seqs[seq as usize].blocks;
         match self.admit(s, 0, u64::from(blocks - first)) {
@@ -172,13 +171,13 @@ impl Paging<'_> {
             other => return other,
         }
         self.let_leave(s, seq, false);
-        self.sessions[s].ops.set(op, Resume { next: (first, 0), started: true });
+        self.set_work(s, op, Resume { next: (first, 0), started: true });
         Admit::Yes
     }
 
     /// Load the next page of a resumed tail.
     pub(crate) fn resume_next(&mut self, s: u16, op: u32, resume: Resume, buf: &mut ActionBuf) -> Next {
-        let (seq, (index, plane)) = (self.sessions[s].ops[op].seq, resume.next);
+        let (seq, (index, plane)) = (self.op(s, op).seq, resume.next);
         if index >= self.lists[s].seqs[seq as usize].blocks {
             return if self.tail_is_read(s, seq) { Next::Stalled } else { Next::AllSent };
         }
@@ -211,7 +210,7 @@ impl Paging<'_> {
         }
         let last = usize::from(plane) + 1 == self.geo.planes.len();
         let next = if last { (index + 1, 0) } else { (index, plane + 1) };
-        self.sessions[s].ops.set(op, Resume { next, ..resume });
+        self.set_work(s, op, Resume { next, ..resume });
         Next::Sent
     }
 
@@ -225,9 +224,9 @@ impl Paging<'_> {
 
     /// Complete a resume: the tail is writable again. Its copies in host and on disk become stale with the next token.
     pub(crate) fn resumed(&mut self, s: u16, op: u32) {
-        let seq = self.sessions[s].ops[op].seq;
+        let seq = self.op(s, op).seq;
         if self.tail_is_read(s, seq) {
-            return self.sessions[s].ops.enter(op, Phase::Frames);
+            return self.enter(s, op, Phase::Frames);
         }
         let blocks = self.lists[s].seqs[seq as usize].blocks;
         for index in self.first_unsealed(s, seq)..blocks {

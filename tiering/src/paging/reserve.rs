@@ -20,7 +20,7 @@ impl Paging<'_> {
             return self.complete(who, Status::Limit, 0);
         }
         if let Some(op) = self.new_op(who, seq, Reserve { count, next: (NONE, 0) }, due) {
-            self.sessions[s].ops.enter(op, Phase::Admission);
+            self.enter(s, op, Phase::Admission);
         }
     }
 
@@ -37,14 +37,14 @@ impl Paging<'_> {
         for _ in 0..count {
             self.new_block(s, op);
         }
-        let ops = &mut self.sessions[s].ops;
-        ops.set(op, Reserve { count, next: (ops[op].blocks.head, 0) });
+        let next = (self.op(s, op).blocks.head, 0);
+        self.set_work(s, op, Reserve { count, next });
         Admit::Yes
     }
 
     /// Add a new unsealed block to an op's chain. The caller checked that an id is free.
     pub(crate) fn new_block(&mut self, s: u16, op: u32) -> Option<BlockId> {
-        let shard = self.sessions[s].shard;
+        let shard = self.session(s).shard;
         let b = self.alloc_block(shard)?;
         self.add_ref(s, b);
         self.count_unsealed(s, true);
@@ -66,7 +66,7 @@ impl Paging<'_> {
         let page = self.geo.page(block, plane);
         self.place(s, pick, NewJob { task: Task::Install, page, reason: Reason::Request, op, source: NONE }, buf);
         let next = self.next_in_chain(reserve.next);
-        self.sessions[s].ops.set(op, Reserve { next, ..reserve });
+        self.set_work(s, op, Reserve { next, ..reserve });
         Next::Sent
     }
 
@@ -86,7 +86,7 @@ impl Paging<'_> {
         Reserve { count, .. }: Reserve,
         buf: &mut ActionBuf,
     ) -> (Status, u64) {
-        let seq = self.sessions[s].ops[op].seq;
+        let seq = self.op(s, op).seq;
         if !self.list_fits(s, seq, count) {
             // Other requests have filled the sequence or the pool of chunks meanwhile.
             self.undo_op(s, op);

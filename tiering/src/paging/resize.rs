@@ -37,7 +37,7 @@ impl Paging<'_> {
         }
         let resizes =
             |o: &Op| o.phase != Phase::Free && matches!(o.work, Work::Resize(resize) if resize.class == class);
-        if self.sessions[s].ops.recs.iter().any(resizes) {
+        if self.session(s).ops.recs.iter().any(resizes) {
             let count = c.count;
             return self.complete(who, Status::State, u64::from(count));
         }
@@ -48,7 +48,7 @@ impl Paging<'_> {
         }
         let resize = Resize { class, before: c.count, frames, started: false };
         if let Some(op) = self.new_op(who, NONE, resize, due) {
-            self.sessions[s].ops.enter(op, Phase::Admission);
+            self.enter(s, op, Phase::Admission);
         }
     }
 
@@ -66,15 +66,15 @@ impl Paging<'_> {
 
     /// Apply the new number of frames of the class.
     pub(crate) fn start_resize(&mut self, s: u16, op: u32, resize: Resize) {
-        self.sessions[s].ops.set(op, Resize { started: true, ..resize });
+        self.set_work(s, op, Resize { started: true, ..resize });
         self.set_frames(s, resize.class, resize.frames);
-        self.sessions[s].ops.enter(op, Phase::Resizing);
+        self.enter(s, op, Phase::Resizing);
     }
 
     /// Undo a shrink: the frames that it emptied become free, the others ordinary ones.
     pub(crate) fn undo_resize(&mut self, s: u16, op: u32, resize: Resize) {
         self.counters.tier0_shrinks_failed += 1;
-        self.pagers[s].moves_left |= self.sessions[s].ops[op].pending > 0;
+        self.pagers[s].moves_left |= self.op(s, op).pending > 0;
         if resize.started {
             self.set_frames(s, resize.class, resize.before);
         }
@@ -116,9 +116,9 @@ impl Paging<'_> {
 
     /// Continue the session's shrinks; there is at most one for each size class.
     pub(crate) fn issue_resizes(&mut self, s: u16, buf: &mut ActionBuf) {
-        let mut op = self.sessions[s].ops.resizing.head;
+        let mut op = self.session(s).ops.resizing.head;
         while op != NONE {
-            let Op { links, work, .. } = self.sessions[s].ops[op];
+            let Op { links, work, .. } = *self.op(s, op);
             if let Work::Resize(Resize { class, frames, .. }) = work {
                 self.evict_outgoing(s, class);
                 self.send_moves(s, op, class, buf);
@@ -138,7 +138,7 @@ impl Paging<'_> {
             return;
         }
         for slot in 0..self.cfg.limits.jobs_max {
-            let job = &self.sessions[s].jobs[slot];
+            let job = self.job(s, slot);
             if job.live && job.task == Task::Move && job.op == NONE && !job.canceling {
                 if !self.can_send_last(s, buf) {
                     return;
@@ -180,7 +180,7 @@ impl Paging<'_> {
             return self.set_timer(again_at);
         }
         let most = (self.cfg.limits.jobs_max / 4).max(1);
-        while self.sessions[s].ops[op].pending < most && self.can_send(s, buf) {
+        while self.op(s, op).pending < most && self.can_send(s, buf) {
             let f = self.tier0[s].classes[c].moving.head;
             let Some(pick) = self.pick_free(s, class).filter(|_| f != NONE) else { break };
             self.move_page(s, f, pick, op, buf);
@@ -191,7 +191,7 @@ impl Paging<'_> {
     /// Evict as many of the pages in remaining frames as there are pages that wait for such a frame.
     fn make_room_for_moves(&mut self, s: u16, class: u8) {
         let c = &self.tier0[s].classes[usize::from(class)];
-        let under_way = self.sessions[s].jobs.recs.iter().filter(|j| j.live && j.task == Task::Evict).count();
+        let under_way = self.session(s).jobs.recs.iter().filter(|j| j.live && j.task == Task::Evict).count();
         let coming = c.free.len as usize + self.tier0[s].evicts.len as usize + under_way;
         for _ in coming..c.moving.len as usize {
             let pick = self.pick_clean(s, class, None).or_else(|| self.pick_streaming(s, class));
@@ -214,7 +214,7 @@ impl Paging<'_> {
 
     /// Return whether the session's copy of a page is being moved to another frame.
     pub(crate) fn is_moving(&self, page: u32, s: u16) -> bool {
-        let jobs = &self.sessions[s].jobs;
+        let jobs = &self.session(s).jobs;
         let job = self.find_copy(page, s).map_or(NONE, |f| self.frame(s, f).job);
         job != NONE && jobs[job].task == Task::Move
     }
@@ -233,7 +233,7 @@ impl Paging<'_> {
             self.pagers[s].move_again_at = at;
             self.set_timer(at);
         } else {
-            self.sessions[s].jobs.release(slot);
+            self.release_job(s, slot);
             self.counters.tier0_to_tier0.add(job.reason, bytes);
             self.counters.resize_moves += 1;
             let frame = self.frame_mut(s, job.frame);

@@ -10,7 +10,7 @@ use crate::sessions::{LATE_US, Life, Phase};
 impl Requests {
     pub(crate) fn attach(&mut self, s: SessionId, shard: u16, lanes: u16, frames: &[u32]) -> Result<(), Error> {
         let refuse = |why| Err(Error::Attach { session: s, why });
-        match self.sessions.get(s) {
+        match self.sessions().get(s) {
             None => return refuse("session index is out of range"),
             Some(slot) if slot.life != Life::Empty => return refuse("session index is in use"),
             Some(_) => {}
@@ -51,11 +51,8 @@ impl Requests {
         self.abandon_jobs(s);
         self.abandon_seqs(s);
         self.abandon_frames(s);
-        // Also remove completions that the release itself caused, such as a publish that waited for an entry that is now
-        // unreferenced.
-        self.actions_out.retain(
-            |a| !matches!(a, Action::Complete { session, .. } | Action::EndSession { session, .. } if *session == s),
-        );
+        // Also what the release itself caused, such as the end of a publish that waited for an entry that is now unreferenced.
+        self.forget_actions(s);
         self.counters.quarantined_total += u64::from(self.lost[s].quarantine.len);
         self.detach(s, Life::Lost);
         self.end_feed(s);
@@ -71,14 +68,14 @@ impl Requests {
 
     /// Process the exit of a session's process: its frames are no longer written.
     pub(crate) fn session_exited(&mut self, s: SessionId) -> Result<(), Error> {
-        match self.sessions.get(s).map(|x| x.life) {
+        match self.sessions().get(s).map(|x| x.life) {
             Some(Life::Live) => self.session_lost(s)?,
             Some(Life::Lost) => {}
             // Already released: nothing was in flight when the session was lost.
             Some(Life::Empty) => return Ok(()),
             None => return Err(Error::NoSession { session: s }),
         }
-        if self.sessions[s].life == Life::Lost {
+        if self.session(s).life == Life::Lost {
             self.session_gone(s);
         }
         Ok(())
@@ -87,7 +84,7 @@ impl Requests {
     fn session_gone(&mut self, s: SessionId) {
         self.release_lost(s);
         self.detach(s, Life::Empty);
-        self.actions_out.push_back(Action::SessionGone { session: s });
+        self.act(Action::SessionGone { session: s });
         self.wake_all();
         self.wake_admission();
     }
@@ -100,8 +97,8 @@ impl Requests {
     }
 
     fn abandon_ops(&mut self, s: u16) {
-        for op in 0..self.sessions[s].ops.recs.len() as u32 {
-            if self.sessions[s].ops[op].phase != Phase::Free {
+        for op in 0..self.session(s).ops.recs.len() as u32 {
+            if self.op(s, op).phase != Phase::Free {
                 self.block_api().note_unstored(s, op, Cause::StoreFailed);
                 self.undo_op(s, op);
                 self.retire_op(s, op);

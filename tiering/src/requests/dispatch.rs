@@ -96,7 +96,7 @@ impl Requests {
 
     fn request(&mut self, who: Who, timeout_us: u64, request: Request<'_>) -> Result<(), Error> {
         let s = who.session;
-        let session = &self.sessions[s];
+        let session = self.session(s);
         let max = self.cfg.limits.requests_max;
         if session.ops.live() + session.completions_waiting >= max {
             return Err(Error::Overrun { session: s, max });

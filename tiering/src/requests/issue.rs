@@ -24,22 +24,18 @@ impl Requests {
         self.now = self.now.max(now_us);
         let now = self.now;
         self.index.advance(now);
-        while let Some((due, s, op)) = self.deadlines.first() {
-            if due > self.now {
-                break;
-            }
+        while let Some((s, op)) = self.overdue() {
             self.time_out(s, op);
         }
-        if self.late_at <= self.now {
+        if self.may_have_late_jobs() {
             self.jobs_due();
         }
-        if self.timer.is_some_and(|at| at <= self.now) {
+        if self.take_timer() {
             self.timers_due();
         }
     }
 
     fn timers_due(&mut self) {
-        self.timer = None;
         // Leases wait for this time.
         let asks_at = (0..self.geo.classes.len() as u8).filter_map(|class| self.host.second_request_us(class)).min();
         match asks_at {
@@ -50,7 +46,7 @@ impl Requests {
         self.transfers_due();
         self.drain_due();
         self.readers_due();
-        for s in 0..self.sessions.len() {
+        for s in 0..self.sessions().len() {
             let due = [
                 (self.pagers[s].again_at != 0).then_some(self.pagers[s].again_at),
                 self.tier0[s].classes.iter().any(|c| !c.refused.is_empty()).then_some(self.pagers[s].ask_again_at),
@@ -73,13 +69,12 @@ impl Requests {
     pub(crate) fn issue(&mut self, buf: &mut ActionBuf) {
         // A session that finds no room, or has much to do, is queued again. Limit the rounds to twice the number of sessions: one
         // for each queued now, and for those that they wake.
-        let mut rounds = self.sessions.len() * 2;
+        let mut rounds = usize::from(self.sessions().len()) * 2;
         self.issue_drain();
         while self.flush_actions(buf) && rounds > 0 {
-            let Some(s) = self.woken.pop_front() else { break };
+            let Some(s) = self.next_woken() else { break };
             rounds -= 1;
-            self.sessions[s].woken = false;
-            if self.sessions[s].life == Life::Live && !self.issue_session(s, buf) {
+            if self.session(s).life == Life::Live && !self.issue_session(s, buf) {
                 self.wake(s);
                 if buf.room() == 0 {
                     break;
@@ -121,23 +116,23 @@ impl Requests {
         // Requests may have become ready, and capacity may have changed.
         self.issue_ready(s, buf);
         let room = buf.room() > 0 && (!self.disk.exists() || buf.words_room() >= self.words_of_block());
-        self.flush_actions(buf) && walked && parks_done && room && self.sessions[s].ops.ready.is_empty()
+        self.flush_actions(buf) && walked && parks_done && room && self.session(s).ops.ready.is_empty()
     }
 
     /// Complete the ready requests while their lists fit.
     fn issue_ready(&mut self, s: u16, buf: &mut ActionBuf) {
         while buf.room() > 0 {
-            let op = self.sessions[s].ops.ready.head;
+            let op = self.session(s).ops.ready.head;
             if op == crate::api::NONE || !self.complete_op(s, op, buf) {
                 break;
             }
-            self.sessions[s].ops.enter(op, Phase::Free);
+            self.enter(s, op, Phase::Free);
         }
     }
 
     fn issue_admission(&mut self, s: u16) {
-        while self.sessions[s].ops.admission.head != crate::api::NONE {
-            let op = self.sessions[s].ops.admission.head;
+        while self.session(s).ops.admission.head != crate::api::NONE {
+            let op = self.session(s).ops.admission.head;
             if !self.try_admit(s, op) {
                 break;
             }
@@ -147,7 +142,7 @@ impl Requests {
     /// Fail the session's requests that wait for a host frame, if the disk fails and nothing in flight can free one.
     fn give_up_on_disk(&mut self, s: u16) {
         let Some(status) = self.disk.failing() else { return };
-        if self.sessions[s].jobs.any() || self.disk.is_reading() {
+        if self.session(s).jobs.any() || self.disk.is_reading() {
             return;
         }
         if !(0..self.geo.classes.len() as u8).any(|class| self.host.is_full(class)) {
@@ -158,7 +153,7 @@ impl Requests {
                 paging.fail_op(s, op, status);
             }
         });
-        for op in [self.sessions[s].ops.frames.head, self.sessions[s].ops.parking.head] {
+        for op in [self.session(s).ops.frames.head, self.session(s).ops.parking.head] {
             if op != NONE {
                 self.fail_op(s, op, status);
             }

@@ -6,11 +6,11 @@ use crate::sessions::{LATE_US, Life, Task, touches_host};
 impl Requests {
     /// Check the jobs of all sessions for lateness.
     pub(crate) fn jobs_due(&mut self) {
-        self.late_at = u64::MAX;
-        for s in 0..self.sessions.len() {
-            match self.sessions[s].late_at {
+        self.restart_late_checks();
+        for s in 0..self.sessions().len() {
+            match self.session(s).late_at {
                 0 => {}
-                at if at > self.now => self.late_at = self.late_at.min(at),
+                at if at > self.now => self.set_late_at(s, at),
                 _ => self.look_at_jobs(s),
             }
         }
@@ -18,9 +18,9 @@ impl Requests {
 
     fn look_at_jobs(&mut self, s: u16) {
         let mut next = 0;
-        for slot in 0..self.sessions[s].jobs.recs.len() as u32 {
+        for slot in 0..self.session(s).jobs.recs.len() as u32 {
             // Read now: timing out an earlier job's request may have made this one late.
-            let job = self.sessions[s].jobs[slot];
+            let job = *self.job(s, slot);
             if !job.in_flight || job.late || !touches_host(&job) {
                 continue;
             }
@@ -34,16 +34,13 @@ impl Requests {
                 _ => self.job_is_late(s, slot, job),
             }
         }
-        self.sessions[s].late_at = next;
-        if next != 0 {
-            self.late_at = self.late_at.min(next);
-        }
+        self.set_late_at(s, next);
         self.wake_all();
     }
 
     /// End the wait of other requests for a lost session's process after [`LATE_US`].
     pub(crate) fn quarantine_due(&mut self, s: u16) {
-        let session = &self.sessions[s];
+        let session = self.session(s);
         if session.life != Life::Lost {
             return;
         }

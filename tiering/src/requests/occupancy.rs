@@ -138,7 +138,7 @@ impl Requests {
             published: self.index.live_len(),
             pinned: self.index.pinned_len(),
             index_only: self.index.index_only_len(),
-            sessions: self.sessions.iter().filter(|s| s.life == Life::Live).count() as u32,
+            sessions: self.sessions().iter().filter(|s| s.life == Life::Live).count() as u32,
             pins: self.pagers.iter().map(|pager| pager.pins.len() as u64).sum(),
             host_frames: host.frames(),
             host_frames_used: host.clean.frames + host.dirty.frames + host.busy.frames,

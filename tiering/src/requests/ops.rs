@@ -59,7 +59,7 @@ impl Requests {
     /// End an op after its deadline passed.
     pub(crate) fn time_out(&mut self, s: u16, op: u32) {
         self.counters.timed_out += 1;
-        let rec = &self.sessions[s].ops[op];
+        let rec = self.op(s, op);
         // A store that found no room in time: its blocks are not admitted.
         let no_room = matches!(rec.work, Work::Store(_)) && rec.phase == Phase::Admission;
         self.fail_op(s, op, if no_room { Status::NotAdmitted } else { Status::TimedOut });
@@ -67,7 +67,7 @@ impl Requests {
     }
 
     pub(crate) fn cancel(&mut self, s: u16, channel: u16, tag: u16) -> Status {
-        let ops = &self.sessions[s].ops;
+        let ops = &self.session(s).ops;
         let found = ops
             .recs
             .iter()
@@ -80,7 +80,7 @@ impl Requests {
 
     /// End an op without success and release its resources.
     pub(crate) fn fail_op(&mut self, s: u16, op: u32, status: Status) {
-        match self.sessions[s].ops[op].work.is_block_api() {
+        match self.op(s, op).work.is_block_api() {
             true => self.block_api().fail_op(s, op, status),
             false => self.paging().fail_op(s, op, status),
         }
@@ -88,7 +88,7 @@ impl Requests {
 
     /// Release the resources of an op. Jobs in flight go on; their resources are released when they end.
     pub(crate) fn undo_op(&mut self, s: u16, op: u32) {
-        match self.sessions[s].ops[op].work.is_block_api() {
+        match self.op(s, op).work.is_block_api() {
             true => self.block_api().undo_op(s, op),
             false => self.paging().undo_op(s, op),
         }
@@ -96,8 +96,8 @@ impl Requests {
 
     /// End all pending requests of a sequence that is dropped.
     fn end_ops_of(&mut self, s: u16, seq: SeqId) {
-        for op in 0..self.sessions[s].ops.recs.len() as u32 {
-            let rec = &self.sessions[s].ops[op];
+        for op in 0..self.session(s).ops.recs.len() as u32 {
+            let rec = self.op(s, op);
             let is_child = matches!(rec.work, Work::Fork(fork) if fork.child == seq);
             if rec.phase != Phase::Free && (rec.seq == seq || is_child) {
                 self.fail_op(s, op, Status::NotFound);
@@ -107,7 +107,7 @@ impl Requests {
 
     /// Try to start the op at the head of the admission list. Return false if it continues to wait.
     pub(crate) fn try_admit(&mut self, s: u16, op: u32) -> bool {
-        let work = self.sessions[s].ops[op].work;
+        let work = self.op(s, op).work;
         let decision = match work {
             Work::Reserve(reserve) => self.paging().admit_reserve(s, op, reserve),
             Work::Fork(fork) => self.paging().admit_fork(s, op, fork),
@@ -121,11 +121,11 @@ impl Requests {
             _ => Admit::Yes,
         };
         match (decision, work) {
-            (Admit::Yes, Work::Lease) => self.sessions[s].ops.enter(op, Phase::Ready),
-            (Admit::Yes, Work::Store(_)) => self.sessions[s].ops.enter(op, Phase::Copying),
+            (Admit::Yes, Work::Lease) => self.enter(s, op, Phase::Ready),
+            (Admit::Yes, Work::Store(_)) => self.enter(s, op, Phase::Copying),
             (Admit::Yes, Work::Resize(resize)) => self.paging().start_resize(s, op, resize),
             (Admit::Yes, Work::Guarantee(guarantee)) => self.paging().start_guarantee(s, op, guarantee),
-            (Admit::Yes, _) => self.sessions[s].ops.enter(op, Phase::Frames),
+            (Admit::Yes, _) => self.enter(s, op, Phase::Frames),
             (Admit::No(Status::NoSpace), Work::Guarantee(guarantee)) => {
                 self.paging().refuse_guarantee(s, op, guarantee);
             }
@@ -140,10 +140,10 @@ impl Requests {
 
     /// Complete a ready op, with its list. Return false if the list does not fit now.
     pub(crate) fn complete_op(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> bool {
-        let Op { channel, tag, seq, blocks, status, work, .. } = self.sessions[s].ops[op];
+        let Op { channel, tag, seq, blocks, status, work, .. } = *self.op(s, op);
         let words = match work {
             Work::Lease => LEASE_WORDS,
-            Work::Load(_) | Work::LoadHashed(_) | Work::Store(_) => self.sessions[s].ops.copies(op).list.len,
+            Work::Load(_) | Work::LoadHashed(_) | Work::Store(_) => self.copies_of(s, op).list.len,
             Work::Follow(_) => FeedEvent::WORDS as u32,
             Work::List(_) => 2 * FeedEvent::WORDS as u32,
             Work::AttachPrefix(attach) => attach.count,

@@ -26,6 +26,24 @@ impl Sessions {
         }
     }
 
+    /// Return whether jobs in flight may be late now.
+    pub(crate) fn may_have_late_jobs(&self) -> bool {
+        self.late_at <= self.now
+    }
+
+    /// Forget when the next check for late jobs is due: all sessions are checked, and each sets it again.
+    pub(crate) fn restart_late_checks(&mut self) {
+        self.late_at = u64::MAX;
+    }
+
+    /// Set the time of a session's next check for late jobs; 0: none.
+    pub(crate) fn set_late_at(&mut self, s: u16, at: u64) {
+        self.sessions[s].late_at = at;
+        if at != 0 {
+            self.late_at = self.late_at.min(at);
+        }
+    }
+
     /// Return the earliest time at which a job in flight may be late.
     pub(crate) fn late_due(&self) -> Option<u64> {
         // An idle space has no jobs in flight, so it sets no timer.

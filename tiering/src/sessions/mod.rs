@@ -15,6 +15,7 @@
 //! Invariants: an op is in the list of its phase; a pending op is in the heap once, unless it only waits for late copies; `pending` of an op
 //! is the number of its live jobs.
 
+mod change;
 mod complete;
 mod deadlines;
 mod jobs;
@@ -47,16 +48,16 @@ pub(crate) struct Sessions {
     pub(crate) now: u64,
     /// Number of announced steps over all sessions.
     pub(crate) clock: u32,
-    pub(crate) sessions: PerSession<Session>,
-    pub(crate) deadlines: Deadlines,
+    sessions: PerSession<Session>,
+    deadlines: Deadlines,
     /// Earliest time at which refused jobs or parked sequences are due, in microseconds.
-    pub(crate) timer: Option<u64>,
+    timer: Option<u64>,
     /// Earliest time for the next scan for late jobs; `u64::MAX` while no job is in flight.
-    pub(crate) late_at: u64,
+    late_at: u64,
     /// Actions that found no room in the caller's buffer and belong to no other queue.
-    pub(crate) actions_out: VecDeque<Action>,
+    actions_out: VecDeque<Action>,
     /// Sessions with work to issue.
-    pub(crate) woken: VecDeque<u16>,
+    woken: VecDeque<u16>,
     pub(crate) counters: Counters,
     pub(crate) trace: Trace,
 }

@@ -42,4 +42,31 @@ impl Sessions {
     pub(crate) fn set_timer(&mut self, at: u64) {
         self.timer = Some(self.timer.map_or(at, |timer| timer.min(at)));
     }
+
+    /// Return the next session with work to issue.
+    pub(crate) fn next_woken(&mut self) -> Option<u16> {
+        let s = self.woken.pop_front()?;
+        self.sessions[s].woken = false;
+        Some(s)
+    }
+
+    /// Return whether actions wait for room, or sessions for being served.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.actions_out.is_empty() || !self.woken.is_empty()
+    }
+
+    /// Return a pending request that is past its deadline.
+    pub(crate) fn overdue(&self) -> Option<(u16, u32)> {
+        self.deadlines.first().filter(|&(due, ..)| due <= self.now).map(|(_, s, op)| (s, op))
+    }
+
+    /// Return when the next deadline or timer is due.
+    pub(crate) fn timer_us(&self) -> Option<u64> {
+        [self.deadlines.first().map(|d| d.0), self.timer].into_iter().flatten().min()
+    }
+
+    /// Return whether the timer is due. Then it is not set any more.
+    pub(crate) fn take_timer(&mut self) -> bool {
+        self.timer.take_if(|at| *at <= self.now).is_some()
+    }
 }

@@ -212,10 +212,10 @@ impl Paging<'_> {
         {
             return;
         }
-        let job = &self.sessions[s].jobs[frame.job];
+        let job = self.job(s, frame.job);
         let unwanted = job.reason == Reason::Attention && !mutants::on(Mutant::CancelForgotten);
         if unwanted && job.in_flight && !job.canceling && job.op == NONE {
-            let id = self.sessions[s].jobs.id(frame.job);
+            let id = self.session(s).jobs.id(frame.job);
             self.pagers[s].prediction.cancels.push_back(id);
         }
     }

@@ -60,7 +60,7 @@ impl Paging<'_> {
     fn send_cancels(&mut self, s: u16, buf: &mut ActionBuf) {
         while self.can_send_last(s, buf) {
             let Some(id) = self.pagers[s].prediction.cancels.pop_front() else { return };
-            let jobs = &self.sessions[s].jobs;
+            let jobs = &self.session(s).jobs;
             let Some(slot) = jobs.slot_of(id) else { continue };
             let job = jobs[slot];
             if job.reason == Reason::Attention && job.in_flight && !job.canceling && job.op == NONE {

@@ -129,7 +129,7 @@ impl Requests {
             "blocks with reserved write budget: {}, counted {committed}",
             self.blocks().committed
         );
-        for s in self.sessions.iter().filter(|s| s.life == Life::Live) {
+        for s in self.sessions().iter().filter(|s| s.life == Life::Live) {
             let waits = s.ops.recs.iter().filter(|o| o.phase == Phase::Persisting);
             for op in waits {
                 let Work::Publish(Publish { entry, flush, .. }) = op.work else {

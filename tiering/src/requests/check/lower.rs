@@ -88,7 +88,7 @@ impl Requests {
                 };
                 j.live && !j.late && self.geo.class_of_page(page) == class
             };
-            let copying = self.sessions.iter().flat_map(|s| &s.jobs.recs).filter(copies).count() as u64;
+            let copying = self.sessions().iter().flat_map(|s| &s.jobs.recs).filter(copies).count() as u64;
             let moving = seen.writing.keys().filter(|&&at| self.host.class_of(at) == class).count() as u64;
             let counted = [used[usize::from(class)], mapped[usize::from(class)], moving, copying];
             let [counts @ .., _] = self.host.counts(class);
@@ -147,7 +147,7 @@ impl Requests {
 
     /// Return whether the block's resume is in progress. Such a block keeps its lower copies until all of it is in tier 0.
     fn resuming(&self, b: u32) -> bool {
-        let session = self.sessions.get(self.block(b).home);
+        let session = self.sessions().get(self.block(b).home);
         session.is_some_and(|s| s.ops.recs.iter().any(|o| matches!(o.work, Work::Resume(resume) if resume.started)))
     }
 }

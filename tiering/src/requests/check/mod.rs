@@ -38,7 +38,7 @@ impl Requests {
     /// A description of the first violated rule and its location.
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut seen = Seen::default();
-        for s in 0..self.sessions.len() {
+        for s in 0..self.sessions().len() {
             for &at in &self.lost[s].late_frames {
                 *seen.late.entry(at).or_default() += 1;
             }
@@ -46,7 +46,7 @@ impl Requests {
                 *seen.loads.entry(page).or_default() += 1;
                 *seen.in_flight.entry(self.geo.block_of(page)).or_default() += 1;
             }
-            if self.sessions[s].life == Life::Live {
+            if self.session(s).life == Life::Live {
                 self.check_jobs(s, &mut seen)?;
                 self.check_frames(s, &mut seen)?;
                 self.check_seqs(s, &mut seen)?;
@@ -66,7 +66,7 @@ impl Requests {
 
     fn check_jobs(&self, s: u16, seen: &mut Seen) -> Result<(), String> {
         let mut pending: BTreeMap<u32, u32> = BTreeMap::new();
-        for (slot, job) in self.sessions[s].jobs.recs.iter().enumerate().filter(|(_, j)| j.live) {
+        for (slot, job) in self.session(s).jobs.recs.iter().enumerate().filter(|(_, j)| j.live) {
             let mut add = |page: u32| *seen.in_flight.entry(self.geo.block_of(page)).or_default() += 1;
             if job.op != NONE {
                 *pending.entry(job.op).or_default() += 1;
@@ -150,31 +150,31 @@ impl Requests {
         }
         let copied = |j: &&JobRec| j.live && matches!(j.task, Task::Gather | Task::Scatter);
         let stride = |page: u32| u64::from(self.geo.classes[usize::from(self.geo.class_of_page(page))].stride);
-        let bytes: u64 = self.sessions[s].jobs.recs.iter().filter(copied).map(|j| stride(j.page)).sum();
+        let bytes: u64 = self.session(s).jobs.recs.iter().filter(copied).map(|j| stride(j.page)).sum();
         ensure!(
-            self.sessions[s].copy_bytes == bytes,
+            self.session(s).copy_bytes == bytes,
             "session {s}: {} bytes in copies, counted {bytes}",
-            self.sessions[s].copy_bytes
+            self.session(s).copy_bytes
         );
         let late = |j: &&JobRec| j.live && j.late && !matches!(j.task, Task::CopyIn | Task::CopyInAs);
-        let bytes: u64 = self.sessions[s].jobs.recs.iter().filter(late).map(|j| stride(j.page)).sum();
+        let bytes: u64 = self.session(s).jobs.recs.iter().filter(late).map(|j| stride(j.page)).sum();
         ensure!(
-            self.sessions[s].late_bytes == bytes,
+            self.session(s).late_bytes == bytes,
             "session {s}: {} late bytes, counted {bytes}",
-            self.sessions[s].late_bytes
+            self.session(s).late_bytes
         );
         let scheduled = |j: &&JobRec| j.live && j.task == Task::CopyIn && j.reason == Reason::Scheduled;
         let (count, kept) =
-            (self.sessions[s].jobs.recs.iter().filter(scheduled).count(), self.pagers[s].scheduled.loads_in_flight());
+            (self.session(s).jobs.recs.iter().filter(scheduled).count(), self.pagers[s].scheduled.loads_in_flight());
         ensure!(count == kept as usize, "session {s}: {kept} prefetch loads in flight, counted {count}");
-        for (i, op) in self.sessions[s].ops.recs.iter().enumerate().filter(|(_, o)| o.phase != Phase::Free) {
+        for (i, op) in self.session(s).ops.recs.iter().enumerate().filter(|(_, o)| o.phase != Phase::Free) {
             let jobs = pending.get(&(i as u32)).copied().unwrap_or(0);
             ensure!(op.pending == jobs, "session {s}: op {i} waits for {} jobs, counted {jobs}", op.pending);
             for b in op.blocks.iter(&self.blocks().recs) {
                 *seen.refs.entry(b).or_default().entry(s).or_default() += 1;
             }
             let mut copying = 0;
-            let copies = self.sessions[s].ops.copies(i as u32).list;
+            let copies = self.copies_of(s, i as u32).list;
             for copy in copies.iter(&self.copiers[s].copies.recs).map(|at| self.copiers[s].copies[at]) {
                 copying += u32::from(copy.pending);
                 if copy.block != NONE && !matches!(op.work, Work::Store(_)) {
@@ -287,7 +287,7 @@ impl Requests {
             }
         }
         for (i, c) in self.tier0[s].classes.iter().enumerate() {
-            let acquires = self.sessions[s].ops.recs.iter().filter_map(|o| match o.work {
+            let acquires = self.session(s).ops.recs.iter().filter_map(|o| match o.work {
                 Work::Acquire(acquire) if o.phase != Phase::Free => Some(acquire),
                 _ => None,
             });
@@ -480,7 +480,7 @@ impl Requests {
     /// Check the pages charged to sessions and the host frames committed to them.
     fn check_committed(&self) -> Result<(), String> {
         let classes = self.geo.classes.len();
-        let mut charged = vec![vec![0u64; classes]; usize::from(self.sessions.len())];
+        let mut charged = vec![vec![0u64; classes]; usize::from(self.sessions().len())];
         let mut committed = vec![0u64; classes];
         let mut promised = 0;
         for (b, block) in self.blocks().recs.iter().enumerate().filter(|(_, b)| b.refs() > 0) {
@@ -522,7 +522,7 @@ impl Requests {
 
     /// Return the in-flight counts of requests that have yet to copy from the block.
     fn op_in_flight(&self, b: u32) -> u32 {
-        let ops = self.sessions.iter().flat_map(|s| &s.ops.recs);
+        let ops = self.sessions().iter().flat_map(|s| &s.ops.recs);
         let source = |op: &&Op| match op.work {
             Work::Fork(fork) => fork.copy.source == b,
             Work::Truncate(truncate) => truncate.copy.source == b,
