@@ -10,7 +10,7 @@
 //! tails use tier 0.
 //!
 //! Mapped frames never delay others: a request that finds no host frame unmaps some at a time, and for some steps no page enters
-//! one. With none left the state equals that of a session without mapped frames, so the guarantees of `space::account` hold.
+//! one. With none left the state equals that of a session without mapped frames, so the guarantees of `host::admit` hold.
 
 use crate::api::NONE;
 use crate::blocks::{BlockState, FrameState, NO_LANE, On, Pick};

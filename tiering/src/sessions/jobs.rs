@@ -55,7 +55,7 @@ pub(crate) struct JobRec {
     pub canceling: bool,
     /// Time of the last attempt, in microseconds.
     pub sent_us: u64,
-    /// The job missed its deadline: see `space::late`.
+    /// The job missed its deadline: see `sessions::late`.
     pub late: bool,
 }
 
