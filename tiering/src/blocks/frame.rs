@@ -61,6 +61,8 @@ pub(crate) struct Frame {
     pub copy_frame: u32,
     /// Position (step × planes + plane) of its planned use on `lane`.
     pub use_pos: u64,
+    /// The lane's plan that the use belongs to.
+    pub plan: u32,
     /// The session's step clock when it was last touched.
     pub stamp: u32,
     /// Job in flight on it, as an index into the job table; none otherwise.
@@ -87,6 +89,7 @@ impl Default for Frame {
             page: NONE,
             copy_frame: NONE,
             use_pos: 0,
+            plan: 0,
             stamp: 0,
             job: NONE,
             copy_session: NO_SESSION,

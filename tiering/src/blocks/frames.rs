@@ -25,15 +25,30 @@ impl BlockTable {
         frame.state == FrameState::Present && frame.job == NONE && matches!(frame.on, On::Clean | On::Stream)
     }
 
-    /// Return the planned use that must end before the frame's page is evicted, for a job that `lane` (or no particular lane) waits
-    /// for at `pos`. A page that the lane uses only later is evicted before its use.
-    pub(crate) fn use_of(&self, s: u16, f: FrameId, (lane, pos): (u16, u64)) -> Option<(u16, u64)> {
+    /// Plan a lane's use of the frame's page.
+    pub(crate) fn plan_use(&mut self, s: u16, f: FrameId, (lane, pos): (u16, u64)) {
+        let session = &mut self.tier0[s];
+        let plan = session.lanes.get(usize::from(lane)).map_or(0, |l| l.plan);
+        let frame = &mut session.frames[f as usize];
+        (frame.lane, frame.use_pos, frame.plan) = (lane, pos, plan);
+    }
+
+    /// Return the lane and position of the frame's planned use, unless the lane's sequences have changed since.
+    pub(crate) fn planned_use(&self, s: u16, f: FrameId) -> Option<(u16, u64)> {
         let session = &self.tier0[s];
         let frame = &session.frames[f as usize];
         let user = session.lanes.get(usize::from(frame.lane))?;
-        let step = frame.use_pos / u64::from(self.geo.planes_len());
-        let own = frame.lane == lane && frame.use_pos <= pos;
-        (user.is_active(step) && (own || user.fault_frame == f)).then_some((frame.lane, frame.use_pos))
+        let valid = frame.plan == user.plan || frame.use_pos / u64::from(self.geo.planes_len()) < user.plan_from;
+        valid.then_some((frame.lane, frame.use_pos))
+    }
+
+    /// Return the planned use that must end before the frame's page is evicted, for a job that `lane` (or no particular lane) waits
+    /// for at `pos`. A page that the lane uses only later is evicted before its use.
+    pub(crate) fn use_of(&self, s: u16, f: FrameId, (lane, pos): (u16, u64)) -> Option<(u16, u64)> {
+        let (user, at) = self.planned_use(s, f)?;
+        let l = &self.tier0[s].lanes[usize::from(user)];
+        let own = user == lane && at <= pos;
+        (l.is_active(at / u64::from(self.geo.planes_len())) && (own || l.fault_frame == f)).then_some((user, at))
     }
 
     /// Return a clock value: on every lane with a plan, the steps that touched a page last before it are over.

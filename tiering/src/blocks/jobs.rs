@@ -2,7 +2,7 @@
 
 use crate::actions::ActionBuf;
 use crate::api::{Action, FrameId, Job, NONE, Victim};
-use crate::blocks::{BlockTable, FrameState, On, Pick};
+use crate::blocks::{BlockTable, FrameState, NO_LANE, On, Pick};
 use crate::counters::Reason;
 use crate::mutants::{self, Mutant};
 use crate::sessions::{JobRec, Task};
@@ -88,6 +88,8 @@ impl BlockTable {
         let clock = self.tier0[s].clock;
         let frame = self.frame_mut(s, job.frame);
         (frame.state, frame.job, frame.stamp, frame.scheduled) = (FrameState::Present, NONE, clock, false);
+        // The frame's plan was for the other page.
+        self.plan_use(s, job.frame, job.after.unwrap_or((NO_LANE, 0)));
         self.add_copy(job.victim, s, job.frame);
         self.counters.transitions += 1;
         self.settle(s, job.frame);
@@ -167,10 +169,10 @@ impl BlockTable {
         self.below.counters.scheduled_wasted += u64::from(frame.end_schedule());
         frame.state = FrameState::Incoming;
         (frame.job, frame.stamp, frame.spared) = (slot, clock, false);
-        frame.lane = crate::blocks::NO_LANE;
+        frame.lane = NO_LANE;
         self.add_copy(page, s, f);
         self.count_mapped(s, f, page, true);
-        if stream_lane != crate::blocks::NO_LANE {
+        if stream_lane != NO_LANE {
             self.enlist(s, f, On::Stream, stream_lane);
         }
     }

@@ -52,6 +52,10 @@ pub(crate) struct Lane {
     pub host_epochs: [u32; 3],
     /// The lane's plan counts when other requests search for frames.
     pub live: bool,
+    /// Number of times that the announced sequences changed. Uses in steps from `plan_from` on are void if they were planned before the
+    /// last change.
+    pub plan: u32,
+    pub plan_from: u64,
     /// A page that the walk found resident for the expected step was evicted since: the lane walks again.
     pub plan_overtaken: bool,
     /// Frame of the page of the lane's last fault, which the lane may not have used yet.

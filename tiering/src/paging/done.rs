@@ -8,7 +8,7 @@
 
 use crate::actions::ActionBuf;
 use crate::api::{NONE, Status};
-use crate::blocks::{FrameState, On, Pick};
+use crate::blocks::{FrameState, NO_LANE, On, Pick};
 use crate::counters::Reason;
 use crate::mutants::{self, Mutant};
 use crate::paging::Paging;
@@ -51,7 +51,7 @@ impl Paging<'_> {
     fn refuse(&mut self, s: u16, f: u32) {
         if self.frame(s, f).on == On::Clean {
             self.unlist(s, f);
-            self.enlist(s, f, On::Refused, crate::blocks::NO_LANE);
+            self.enlist(s, f, On::Refused, NO_LANE);
         }
         self.pagers[s].ask_again_at = self.now.saturating_add(REFUSED_US);
     }

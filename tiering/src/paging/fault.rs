@@ -2,7 +2,7 @@
 
 use crate::actions::ActionBuf;
 use crate::api::{IoClass, NONE, Status};
-use crate::blocks::{FrameState, NewJob, Pick};
+use crate::blocks::{FrameState, NO_LANE, NewJob, Pick};
 use crate::counters::Reason;
 use crate::host::{Fetch, Take, Want};
 use crate::paging::Paging;
@@ -63,14 +63,13 @@ impl Paging<'_> {
         if self.must_wait(s, page) {
             return;
         }
-        let Some(pick) = self.pick_for_fault(s, page, (fault.lane, fault.use_pos), fault.held_from) else {
+        let Some(pick) = self.pick_for_fault(s, &fault) else {
             return self.call_off_latest(s, class, (fault.lane, fault.held_from), buf);
         };
         let new = NewJob { task: Task::CopyIn, page, reason: Reason::Demand, op: NONE, source: NONE };
         self.place(s, pick, new, buf);
         if let Some(f) = self.find_copy(page, s) {
-            let frame = self.frame_mut(s, f);
-            (frame.lane, frame.use_pos) = (fault.lane, fault.use_pos);
+            self.plan_use(s, f, (fault.lane, fault.use_pos));
         }
     }
 
@@ -105,8 +104,8 @@ impl Paging<'_> {
     fn fault_served(&mut self, s: u16, op: u32, fault: Fault, f: u32) {
         let session = &mut self.tier0[s];
         session.lanes[usize::from(fault.lane)].fault_frame = f;
-        let frame = &mut session.frames[f as usize];
-        (frame.lane, frame.use_pos, frame.stamp) = (fault.lane, fault.use_pos, session.clock);
+        session.frames[f as usize].stamp = session.clock;
+        self.plan_use(s, f, (fault.lane, fault.use_pos));
         self.finish_plain(s, op, Status::Ok);
     }
 
@@ -132,7 +131,8 @@ impl Paging<'_> {
             && jobs.any(|j| j.live && j.in_flight && j.victim == page && j.after == Some((lane, pos)))
     }
 
-    fn pick_for_fault(&mut self, s: u16, page: u32, (lane, pos): (u16, u64), held_from: u64) -> Option<Pick> {
+    fn pick_for_fault(&mut self, s: u16, fault: &Fault) -> Option<Pick> {
+        let Fault { page, lane, use_pos: pos, .. } = *fault;
         let class = self.geo.class_of_page(page);
         if let Some(pick) = self.pick_free(s, class) {
             return Some(pick);
@@ -141,55 +141,58 @@ impl Paging<'_> {
         if let Some(pick) = self.pick_clean(s, class, Some(limit)).or_else(|| self.pick_mapped(s, page)) {
             return Some(pick);
         }
-        if held_from <= pos {
-            if let Some(pick) = self.pick_unread(s, class, lane) {
-                return Some(pick);
-            }
-            let class = &mut self.tier0[s].classes[usize::from(class)];
-            if class.dirty.len > 0 {
-                // Pages of others may be among them.
-                class.shortage += 1;
-                return None;
-            }
+        if fault.is_whole() {
+            return self.pick_not_held(s, class, fault);
         }
         let session = &self.tier0[s];
         let stream = session.lanes[usize::from(lane)].stream_lists[usize::from(class)];
         let own = stream.iter(&session.frames).find(|&f| {
             let frame = self.frame(s, f);
-            self.idle(s, f) && (frame.lane != lane || frame.use_pos < held_from)
+            self.idle(s, f) && (frame.lane != lane || frame.use_pos <= pos)
         });
         if let Some(f) = own {
             return Some(Pick { frame: f, after: self.use_of(s, f, (lane, pos)), stream_lane: lane });
         }
         if let Some(f) = self.consumed_by(s, class, lane, pos) {
-            return Some(Pick { frame: f, after: None, stream_lane: crate::blocks::NO_LANE });
+            return Some(Pick { frame: f, after: None, stream_lane: NO_LANE });
         }
         self.pick_any(s, class)
     }
 
-    /// Pick the frame of a page that no lane's step has needed since it began. A lane that keeps its pages until it has all of them has
-    /// no use for another one's.
-    fn pick_unread(&mut self, s: u16, class: u8, lane: u16) -> Option<Pick> {
-        let lanes = self.tier0[s].lanes.iter().filter(|l| l.live);
-        let since = lanes.map(|l| l.epochs[0]).min()?;
-        let clean = self.pick_clean(s, class, Some(since));
-        // The walk may have found the page resident for this step before it began.
-        let is_planned = |f: u32| {
-            let (frame, planes) = (self.frame(s, f), u64::from(self.geo.planes_len()));
-            self.tier0[s].lanes.get(usize::from(frame.lane)).is_some_and(|lane| lane.is_active(frame.use_pos / planes))
-        };
-        if let Some(pick) = clean.filter(|pick| !is_planned(pick.frame)) {
-            return Some(pick);
+    /// Pick the frame of any page that the waiting lane does not keep: the least recently used clean one, else a streaming one, else one
+    /// that was refused.
+    fn pick_not_held(&mut self, s: u16, class: u8, fault: &Fault) -> Option<Pick> {
+        let (c, at) = (usize::from(class), (fault.lane, fault.use_pos));
+        for _ in 0..self.tier0[s].classes[c].clean.len {
+            let f = self.tier0[s].classes[c].clean.head;
+            if !self.is_held(s, f, fault) {
+                return Some(Pick { frame: f, after: self.use_of(s, f, at), stream_lane: NO_LANE });
+            }
+            // It is in use. The next search need not check it first.
+            let session = &mut self.tier0[s];
+            session.classes[c].clean.move_back(&mut session.frames, f);
         }
-        let unread = |f: u32| {
-            let block = self.block(self.geo.block_of(self.frame(s, f).page));
-            let seq = self.lists[s].seqs.get(block.seq as usize).filter(|q| block.home == s && q.live);
-            self.frame(s, f).stamp < since && !is_planned(f) && seq.is_none_or(|q| q.stamp < since)
-        };
-        let mut stream =
-            self.tier0[s].lanes[usize::from(lane)].stream_lists[usize::from(class)].iter(&self.tier0[s].frames);
-        let f = stream.find(|&f| self.idle(s, f) && unread(f))?;
-        Some(Pick { frame: f, after: None, stream_lane: lane })
+        let session = &self.tier0[s];
+        let may = |f: &u32| !self.is_held(s, *f, fault);
+        let streaming = session.lanes.iter().flat_map(|l| l.stream_lists[c].iter(&session.frames));
+        if let Some(f) = streaming.filter(|&f| self.idle(s, f)).find(may) {
+            return Some(Pick { frame: f, after: self.use_of(s, f, at), stream_lane: NO_LANE });
+        }
+        let refused = session.classes[c].refused.iter(&session.frames).find(may);
+        let pick = refused.and_then(|f| self.pick_refused(s, f));
+        if pick.is_none() {
+            self.tier0[s].classes[c].shortage += 1;
+        }
+        pick
+    }
+
+    /// Return whether a lane that waits for a whole plane keeps the frame's page: it gives up no page of its step in the planes from its
+    /// position to the one that it waits for. Behind gates it stays at the position of the first plane.
+    fn is_held(&self, s: u16, f: u32, fault: &Fault) -> bool {
+        let (geo, page) = (&self.geo, self.frame(s, f).page);
+        let planes = (fault.use_pos % u64::from(geo.planes_len())) as u16..=geo.plane_of(fault.page);
+        let needed = self.planned_use(s, f).is_some_and(|(user, at)| user == fault.lane && at >= fault.use_pos);
+        needed && planes.contains(&geo.plane_of(page))
     }
 
     /// Return a frame that the lane is past, among the clean pages touched last by the walk: it will be read again last.

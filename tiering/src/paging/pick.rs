@@ -4,7 +4,7 @@
 //! own earlier uses. The exception is the one page that a lane was just given for its fault: any job may wait for its use. Every
 //! other page is invalidated at the lanes' next boundaries, and read again.
 
-use crate::api::NONE;
+use crate::api::{FrameId, NONE};
 use crate::blocks::{NEUTRAL_PRIORITY, NO_LANE, Pick};
 use crate::paging::Paging;
 
@@ -14,11 +14,12 @@ pub(crate) const CHANCES: u32 = 8;
 impl Paging<'_> {
     /// Pick any frame: a free one, else that of the least recently used clean page, else a streaming one.
     pub(crate) fn pick_any(&mut self, s: u16, class: u8) -> Option<Pick> {
+        let refused = self.tier0[s].classes[usize::from(class)].refused.head;
         let pick = self
             .pick_free(s, class)
             .or_else(|| self.pick_clean(s, class, None))
             .or_else(|| self.pick_streaming(s, class))
-            .or_else(|| self.pick_refused(s, class));
+            .or_else(|| self.pick_refused(s, refused));
         if pick.is_none() {
             self.tier0[s].classes[usize::from(class)].shortage += 1;
         }
@@ -26,8 +27,8 @@ impl Paging<'_> {
     }
 
     /// Pick a frame that was refused at the last attempt because its page was pinned: the pin may have been released since.
-    fn pick_refused(&mut self, s: u16, class: u8) -> Option<Pick> {
-        let (f, at) = (self.tier0[s].classes[usize::from(class)].refused.head, self.pagers[s].ask_again_at);
+    pub(super) fn pick_refused(&mut self, s: u16, f: FrameId) -> Option<Pick> {
+        let at = self.pagers[s].ask_again_at;
         if f == NONE {
             return None;
         }

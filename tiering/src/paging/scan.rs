@@ -76,6 +76,9 @@ impl Paging<'_> {
         l.epochs = if l.live { [clock, l.epochs[0], l.epochs[1]] } else { [clock; 3] };
         l.host_epochs = if l.live { [host_clock, l.host_epochs[0], l.host_epochs[1]] } else { [host_clock; 3] };
         let same = l.live && l.batch.seqs == seqs;
+        if !same {
+            (l.plan, l.plan_from) = (l.plan.wrapping_add(1), step);
+        }
         let was_live = std::mem::replace(&mut l.live, true);
         let ahead = l.cursor.step > l.batch.step;
         let walking = was_live && l.cursor.running && !ahead && l.is_active(l.batch.step);
@@ -255,12 +258,10 @@ impl Paging<'_> {
         };
         let here = self.find_copy(page, s).filter(|&f| !(expected && self.bring_home(s, f)));
         if let Some(f) = here {
-            let frame = self.frame_mut(s, f);
-            let again = (frame.lane, frame.use_pos) == (lane, pos);
-            (frame.lane, frame.use_pos) = (lane, pos);
-            if frame.state == FrameState::Present && !again {
+            if self.frame(s, f).state == FrameState::Present && self.planned_use(s, f) != Some((lane, pos)) {
                 self.touch(s, f);
             }
+            self.plan_use(s, f, (lane, pos));
             self.counters.found_tier0 += u64::from(!expected);
             return Visit::Done;
         }
@@ -292,8 +293,7 @@ impl Paging<'_> {
         }
         let reason = if expected { Reason::Prefetch } else { Reason::Step };
         self.place(s, pick, NewJob { task: Task::CopyIn, page, reason, op: NONE, source: NONE }, buf);
-        let frame = self.frame_mut(s, pick.frame);
-        (frame.lane, frame.use_pos) = (lane, pos);
+        self.plan_use(s, pick.frame, (lane, pos));
         Visit::Done
     }
 
@@ -310,21 +310,17 @@ impl Paging<'_> {
         let c = usize::from(class);
         let live = session.lanes.iter().filter(|l| l.live).count().max(1) as u32;
         let l = &session.lanes[usize::from(lane)];
-        let stream = l.stream_lists[c];
-        if stream.len < (session.classes[c].scan / live).max(1) {
-            // The page used last is needed again last: its frame joins the stream list.
-            let f = session.classes[c].clean.tail;
-            if f != NONE {
-                return Some(Pick { frame: f, after: self.use_of(s, f, (lane, pos)), stream_lane: lane });
-            }
-        }
-        let f = stream.head;
+        let (stream, last) = (l.stream_lists[c], session.classes[c].clean.tail);
+        // The page used last is needed again last: its frame joins the stream list.
+        let joins = last != NONE && stream.len < (session.classes[c].scan / live).max(1);
+        let f = if joins { last } else { stream.head };
         if f == NONE || !self.idle(s, f) {
             self.register_shortage_if_empty(s, class, stream.len);
             return None;
         }
         let frame = &session.frames[f as usize];
         let step = frame.use_pos / u64::from(self.geo.planes_len());
+        // It would be evicted at once, though the lane may not have read it in the step before.
         let unannounced = frame.lane == lane && l.newest().is_none_or(|newest| step > newest) && step >= l.batch.step;
         if unannounced {
             return None;

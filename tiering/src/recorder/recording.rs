@@ -8,7 +8,7 @@ use crate::trace::Trace;
 use serde::{Deserialize, Serialize};
 
 /// First bytes of a dump; the last one is its version.
-const MAGIC: &[u8; 8] = b"kvtrec\x00b";
+const MAGIC: &[u8; 8] = b"kvtrec\x00c";
 
 /// A loaded dump.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -175,6 +175,13 @@ pub(crate) struct Fault {
     pub held_from: u64,
 }
 
+impl Fault {
+    /// Return whether the lane waits for all pages of a plane and gives up none meanwhile.
+    pub fn is_whole(&self) -> bool {
+        self.held_from <= self.use_pos
+    }
+}
+
 /// Declare one block with pages that are already in tier 0.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Declare {
