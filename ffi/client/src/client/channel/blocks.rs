@@ -1,9 +1,16 @@
 //! The block API, for engines that keep their KV in their own memory: look up a prefix, lease it, load it, store new blocks.
 
-use super::{
-    Channel, Error, Leased, Level, Outcome, Refusal, Request, Result, SeqId, Session, State, Status, ops::place,
+use super::{Channel, ops::place};
+use crate::client::{
+    Error, Refusal, Result,
+    options::{SeqId, deadline},
+    request::{Leased, Outcome, Request},
 };
-use kvtide_wire::lists::{HASHED_BLOCKS_MAX, WORDS_MAX};
+use kvtide_wire::{
+    entry::Level,
+    lists::{HASHED_BLOCKS_MAX, WORDS_MAX},
+    status::Status,
+};
 use std::{
     ops::Range,
     time::{Duration, Instant},
@@ -116,28 +123,10 @@ impl Channel {
         })
     }
 
-    /// Wait until no copy of an earlier call touches the engine's memory any more. Needed after calls that returned before the
-    /// daemon had answered: a call that timed out was cancelled, but a copy that had begun continues for a moment. After the
-    /// daemon's death no new copy begins.
-    ///
-    /// # Errors
-    /// `TimedOut`.
-    pub fn settle(&mut self, timeout: Duration) -> Result<()> {
-        const DOING: &str = "settle the blocks of channel";
-        let on = u64::from(self.index);
-        let (state, session) = self.parts(DOING, on)?;
-        let deadline = super::deadline(timeout);
-        let settled = state.wait_until(session, deadline, |state| (!state.is_copying()).then_some(()));
-        // Rounds of the copy loop exclude each other: with the lock taken, the copies of earlier rounds have ended.
-        drop(session.copy_loop());
-        settled.map_err(|status| Error::call(DOING, on, status))
-    }
-
     /// Check all of a call on `count` blocks before its first request is sent: the engine's blocks, and those that it reads, from
     /// an index of a lease on.
     fn check(&mut self, doing: &'static str, count: usize, blocks: &[u32], reads: Option<(SeqId, u32)>) -> Result<()> {
-        let (state, session) = self.parts(doing, count as u64)?;
-        let checked = check(state, session, count, blocks, reads);
+        let checked = self.state(doing, count as u64)?.check_copy(count, blocks, reads);
         checked.map_err(|refusal| Error::refused(doing, count as u64, refusal))
     }
 
@@ -150,7 +139,7 @@ impl Channel {
         timeout: Duration,
         request: impl Fn(Range<usize>) -> Request<'a>,
     ) -> Result<Copied> {
-        let deadline = super::deadline(timeout);
+        let deadline = deadline(timeout);
         let mut all = Copied { failed: Vec::new(), status: Status::Ok, level: Level::Durable };
         if count == 0 {
             return Ok(all);
@@ -198,26 +187,6 @@ impl Copied {
         }
         self.level = self.level.min(part.level);
         part.status != Status::Ok
-    }
-}
-
-fn check(
-    state: &mut State,
-    session: &Session,
-    count: usize,
-    blocks: &[u32],
-    reads: Option<(SeqId, u32)>,
-) -> std::result::Result<(), Refusal> {
-    match count {
-        0 => return Ok(()),
-        1..=CALL_BLOCKS_MAX => {}
-        _ => return Err(too_many(count, CALL_BLOCKS_MAX)),
-    }
-    session.usable()?;
-    session.numbering().check(blocks)?;
-    match reads {
-        Some((lease, first)) => state.check_blocks(lease, first, count).map(|_| ()),
-        None => Ok(()),
     }
 }
 

@@ -2,10 +2,12 @@
 //! as a relay ([`Options::relay`](crate::Options::relay)), else these calls fail with `Permission`.
 
 use super::{
-    Channel, Copied, Error, Outcome, Result, Status,
+    Channel, Copied,
     ops::{FeedPart, LoadHashed},
 };
+use crate::client::{Error, Result, request::Outcome};
 use kvtide_types::FeedEvent;
+use kvtide_wire::status::Status;
 use std::time::Duration;
 
 /// A part of a feed or of a listing.
