@@ -2,7 +2,7 @@
 
 use super::{
     BlockId, Error, Layout, Options, Result, channel, device, frames,
-    inner::{Inner, Parts, Slot},
+    inner::{Inner, Parts},
     lane,
     layout::PlaneLayout,
     options::{bounded, deadline},
@@ -297,8 +297,8 @@ pub(super) fn start(options: Options, connected: Connected) -> Result<Arc<Inner>
         source,
     })?;
     let parts = Parts {
-        channels: channels.into_iter().map(|state| Slot::Here(Box::new(state))).collect(),
-        lanes: lanes.into_iter().map(|state| Slot::Here(Box::new(state))).collect(),
+        channels: channels.into_iter().map(|state| Some(Box::new(state))).collect(),
+        lanes: lanes.into_iter().map(|state| Some(Box::new(state))).collect(),
     };
     let layout = layout(&options, &session);
     let copier = Mutex::new(Some(thread));
