@@ -47,10 +47,8 @@ impl Channel {
     /// # Errors
     /// See [`Channel`].
     pub fn lookup(&mut self, hashes: &[u128], timeout: Duration) -> Result<Found> {
-        match self.blocking(LOOKUP, hashes.len() as u64, Request::Lookup { hashes }, timeout)? {
-            Outcome::Prefix(found) => Ok(found),
-            _ => Err(Error::call(LOOKUP, hashes.len() as u64, Status::Internal)),
-        }
+        let found = |outcome| if let Outcome::Prefix(found) = outcome { Some(found) } else { None };
+        self.blocking(LOOKUP, hashes.len() as u64, Request::Lookup { hashes }, timeout, found)
     }
 
     /// Lease a cached prefix for `time`. `count` is its number of blocks, `hash` the hash of the last one.
@@ -66,11 +64,9 @@ impl Channel {
     ///   all sessions would hold more than `limits.lease_percent` of the cache while other sessions share it; or `seqs_max` sequences and
     ///   leases, expired ones included, have not been dropped yet.
     pub fn lease(&mut self, hash: u128, count: u32, time: Duration, timeout: Duration) -> Result<Leased> {
-        const DOING: &str = "lease a prefix of blocks";
-        match self.blocking(DOING, u64::from(count), Request::Lease { hash, count, time }, timeout)? {
-            Outcome::Lease(leased) => Ok(leased),
-            _ => Err(Error::call(DOING, u64::from(count), Status::Internal)),
-        }
+        let leased = |outcome| if let Outcome::Lease(leased) = outcome { Some(leased) } else { None };
+        let request = Request::Lease { hash, count, time };
+        self.blocking("lease a prefix of blocks", u64::from(count), request, timeout, leased)
     }
 
     /// Copy blocks of a lease, from block index `first` on, into `blocks` of the engine's memory. Once it has returned, with any
@@ -171,14 +167,16 @@ impl Channel {
     }
 
     fn copy(&mut self, doing: &'static str, on: usize, request: Request<'_>, timeout: Duration) -> Result<Copied> {
-        match self.blocking(doing, on as u64, request, timeout)? {
-            Outcome::Copied { failed, status, level } => Ok(Copied { failed, status, level }),
-            _ => Err(Error::call(doing, on as u64, Status::Internal)),
-        }
+        self.blocking(doing, on as u64, request, timeout, Copied::of)
     }
 }
 
 impl Copied {
+    pub(super) fn of(outcome: Outcome) -> Option<Copied> {
+        let Outcome::Copied { failed, status, level } = outcome else { return None };
+        Some(Copied { failed, status, level })
+    }
+
     /// Add the result of a part that begins at block `at` of the call. Return whether any of it failed.
     fn add(&mut self, part: &Copied, at: usize) -> bool {
         self.failed.extend(part.failed.iter().map(|index| index + at as u32));

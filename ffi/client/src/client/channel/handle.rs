@@ -52,16 +52,18 @@ impl Channel {
         self.state(doing, on)?.at_once(call).map_err(|refusal| Error::refused(doing, on, refusal))
     }
 
-    /// Run a request to its end.
-    pub(super) fn blocking(
+    /// Run a request to its end, and take its `outcome`.
+    pub(super) fn blocking<T>(
         &mut self,
         doing: &'static str,
         on: u64,
         request: impl Begin + Copy,
         timeout: Duration,
-    ) -> Result<Outcome> {
-        let state = self.state(doing, on)?;
-        state.run(request, timeout).unwrap_or_else(|refusal| Err(Error::refused(doing, on, refusal)))
+        outcome: impl FnOnce(Outcome) -> Option<T>,
+    ) -> Result<T> {
+        let ended = self.state(doing, on)?.run(request, timeout);
+        let ended = ended.map_err(|refusal| Error::refused(doing, on, refusal))??;
+        outcome(ended).ok_or_else(|| Error::call(doing, on, Status::Internal))
     }
 
     /// Return whether the daemon makes spans of traced requests, as [`Client::traces`].
@@ -86,7 +88,7 @@ impl Channel {
     /// # Errors
     /// See [`Channel`].
     pub fn nop(&mut self, timeout: Duration) -> Result<()> {
-        self.blocking("round trip on channel", u64::from(self.index), WireRequest::Nop {}, timeout).map(|_| ())
+        self.blocking("round trip on channel", u64::from(self.index), WireRequest::Nop {}, timeout, |_| Some(()))
     }
 
     /// Create an empty sequence. Local: the message to the daemon needs no answer.
@@ -121,7 +123,7 @@ impl Channel {
     /// `TimedOut`.
     pub fn reserve(&mut self, seq: SeqId, tokens: u64, timeout: Duration) -> Result<()> {
         let request = Request::Reserve { seq, tokens };
-        self.blocking("reserve for sequence", u64::from(seq), request, timeout).map(|_| ())
+        self.blocking("reserve for sequence", u64::from(seq), request, timeout, |_| Some(()))
     }
 
     /// Commit the tokens below `tokens`: they are final, and every page that they fill is sealed. Never waits.
@@ -138,10 +140,8 @@ impl Channel {
     /// # Errors
     /// `State`, `Limit`, `NoSpace`, `TimedOut`.
     pub fn fork(&mut self, seq: SeqId, timeout: Duration) -> Result<SeqId> {
-        match self.blocking("fork sequence", u64::from(seq), Request::Fork { seq }, timeout)? {
-            Outcome::Seq(child) => Ok(child),
-            _ => Err(Error::call("fork sequence", u64::from(seq), Status::Internal)),
-        }
+        let child = |outcome| if let Outcome::Seq(child) = outcome { Some(child) } else { None };
+        self.blocking("fork sequence", u64::from(seq), Request::Fork { seq }, timeout, child)
     }
 
     /// Roll back to `tokens`. If the cut is inside a sealed block, that block is copied.
@@ -150,7 +150,7 @@ impl Channel {
     /// `Range`: more than committed. `Busy`: a page beyond the cut is pinned. `State`, `NoSpace`, `TimedOut`.
     pub fn truncate(&mut self, seq: SeqId, tokens: u64, timeout: Duration) -> Result<()> {
         let request = Request::Truncate { seq, tokens };
-        self.blocking("truncate sequence", u64::from(seq), request, timeout).map(|_| ())
+        self.blocking("truncate sequence", u64::from(seq), request, timeout, |_| Some(()))
     }
 
     /// Publish `hashes.len()` sealed blocks, from block index `first` on, under their content hashes. `parent` is the hash of the
@@ -170,10 +170,8 @@ impl Channel {
         timeout: Duration,
     ) -> Result<Level> {
         let request = Request::Publish { seq, first, parent, hashes, level };
-        match self.blocking("publish blocks of sequence", u64::from(seq), request, timeout)? {
-            Outcome::Level(level) => Ok(level),
-            _ => Err(Error::call("publish blocks of sequence", u64::from(seq), Status::Internal)),
-        }
+        let level = |outcome| if let Outcome::Level(level) = outcome { Some(level) } else { None };
+        self.blocking("publish blocks of sequence", u64::from(seq), request, timeout, level)
     }
 
     /// Attach the longest cached prefix of `hashes` to an empty sequence. Return its number of blocks.
@@ -194,10 +192,8 @@ impl Channel {
 
     fn attach_cached(&mut self, seq: SeqId, hashes: &[u128], looked_up: bool, timeout: Duration) -> Result<usize> {
         let request = Request::AttachPrefix { seq, hashes, looked_up };
-        match self.blocking("attach a prefix to sequence", u64::from(seq), request, timeout)? {
-            Outcome::Blocks(blocks) => Ok(blocks),
-            _ => Err(Error::call("attach a prefix to sequence", u64::from(seq), Status::Internal)),
-        }
+        let blocks = |outcome| if let Outcome::Blocks(blocks) = outcome { Some(blocks) } else { None };
+        self.blocking("attach a prefix to sequence", u64::from(seq), request, timeout, blocks)
     }
 
     /// Park an idle sequence: its pages may leave tier 0, the unsealed tail included. `due` is the time until its expected return,
@@ -214,7 +210,7 @@ impl Channel {
     /// # Errors
     /// `NoSpace`, `Lost`, `TimedOut`.
     pub fn resume(&mut self, seq: SeqId, timeout: Duration) -> Result<()> {
-        self.blocking("resume sequence", u64::from(seq), Request::Resume { seq }, timeout).map(|_| ())
+        self.blocking("resume sequence", u64::from(seq), Request::Resume { seq }, timeout, |_| Some(()))
     }
 
     /// Advise the daemon how blocks `first .. first + count` will be used. `Advice::Remaining` concerns the whole
@@ -233,7 +229,7 @@ impl Channel {
     /// `Range`: the contract's value is out of range. `TimedOut`.
     pub fn contract(&mut self, seq: SeqId, contract: Contract, timeout: Duration) -> Result<()> {
         let request = Request::Contract { seq, contract };
-        self.blocking("set the reading contract of sequence", u64::from(seq), request, timeout).map(|_| ())
+        self.blocking("set the reading contract of sequence", u64::from(seq), request, timeout, |_| Some(()))
     }
 
     /// Pin a range in tier 0, after loading its missing pages. Local if all of it is resident.
@@ -242,10 +238,8 @@ impl Channel {
     /// `TooBig`: more pages than tier 0 can pin. `Range`, `Limit`, `TimedOut`, `Lost`.
     pub fn acquire(&mut self, range: PageRange, timeout: Duration) -> Result<Pin> {
         let seq = u64::from(range.seq);
-        match self.blocking("acquire pages of sequence", seq, Request::Acquire { range }, timeout)? {
-            Outcome::Pin(pin) => Ok(pin),
-            _ => Err(Error::call("acquire pages of sequence", seq, Status::Internal)),
-        }
+        let pin = |outcome| if let Outcome::Pin(pin) = outcome { Some(pin) } else { None };
+        self.blocking("acquire pages of sequence", seq, Request::Acquire { range }, timeout, pin)
     }
 
     /// Release a pin.
@@ -272,11 +266,9 @@ impl Channel {
     /// - `TimedOut`: pages to evict stayed acquired, or a lane was in a step all the time.
     /// - `System`, `Device`: no memory for more frames.
     pub fn resize_tier0(&mut self, class: usize, frames: u32, timeout: Duration) -> Result<u32> {
-        const DOING: &str = "resize tier-0 class";
-        match self.blocking(DOING, class as u64, Request::Tier0Resize { class, frames }, timeout)? {
-            Outcome::Frames(frames) => Ok(frames),
-            _ => Err(Error::call(DOING, class as u64, Status::Internal)),
-        }
+        let request = Request::Tier0Resize { class, frames };
+        let frames = |outcome| if let Outcome::Frames(frames) = outcome { Some(frames) } else { None };
+        self.blocking("resize tier-0 class", class as u64, request, timeout, frames)
     }
 
     /// Return the number of frames of a size class that have memory now; 0 if there is no such class.
