@@ -6,7 +6,10 @@ use kvtide_wire::{
     entry::{JobKind, SAMPLED},
     status::Status,
 };
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Instant,
+};
 
 /// One counter.
 #[derive(Debug, Default)]
@@ -37,8 +40,8 @@ pub(crate) struct Counters {
     pub sketches_left_out: Total,
     pub messages_before_steps: Total,
     pub faults: Total,
-    pub stalls: Total,
-    pub stall_ns: Total,
+    stalls: Total,
+    stall_ns: Total,
     pub requests: Total,
     pub completions_stray: Total,
     jobs: [[Total; 2]; 4],
@@ -60,13 +63,19 @@ const COPY: usize = 2;
 const TABLE: usize = 3;
 
 impl Counters {
-    /// Add what a lane counted between `before` and `now`.
-    pub fn lane(&self, before: &LaneCounts, now: &LaneCounts) {
-        self.steps.add(now.steps - before.steps);
-        self.steps_resident.add(now.steps_resident - before.steps_resident);
-        self.pages_resident.add(now.pages_resident - before.pages_resident);
-        self.pages_missed.add(now.pages_missed - before.pages_missed);
-        self.pages_waived.add(now.pages_waived - before.pages_waived);
+    /// Add what a lane counted.
+    pub fn lane(&self, counts: &LaneCounts) {
+        self.steps.add(counts.steps);
+        self.steps_resident.add(counts.steps_resident);
+        self.pages_resident.add(counts.pages_resident);
+        self.pages_missed.add(counts.pages_missed);
+        self.pages_waived.add(counts.pages_waived);
+    }
+
+    /// Count a boundary that has waited for a page since then.
+    pub fn stalled(&self, since: Instant) {
+        self.stalls.add(1);
+        self.stall_ns.add(u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX));
     }
 
     /// Add what tier-0 memory counted.

@@ -2,7 +2,7 @@
 
 use super::{
     BlockId, Error, Layout, Options, Result, channel, device, frames,
-    inner::{Inner, Parts, Slot},
+    inner::{Inner, Parts},
     lane,
     layout::PlaneLayout,
     options::{bounded, deadline},
@@ -196,7 +196,7 @@ fn tell_sizes(connected: &mut Connected, until: Instant) -> std::result::Result<
         let frames = tier0.frames(class);
         if frames < max {
             let request = WireRequest::Tier0Resize { class: class as u8, frames }; // at most CLASSES_MAX classes
-            channel.ask(&connected.session, request, until)?;
+            channel.ask(request, until)?;
         }
     }
     Ok(())
@@ -206,7 +206,7 @@ fn tell_sizes(connected: &mut Connected, until: Instant) -> std::result::Result<
 fn ask_guarantee(connected: &mut Connected, blocks: u32, until: Instant) -> Result<()> {
     const DOING: &str = "attach with a guarantee of blocks, number";
     let Some(channel) = connected.channels.first_mut().filter(|_| blocks > 0) else { return Ok(()) };
-    match channel.ask_once(&connected.session, WireRequest::Guarantee { blocks }, until) {
+    match channel.ask_once(WireRequest::Guarantee { blocks }, until) {
         Ok((Status::Ok, _)) => Ok(()),
         Ok((Status::NoSpace, possible)) => Err(Error::System {
             doing: format!("attach with a guarantee of {blocks} blocks"),
@@ -297,8 +297,8 @@ pub(super) fn start(options: Options, connected: Connected) -> Result<Arc<Inner>
         source,
     })?;
     let parts = Parts {
-        channels: channels.into_iter().map(|state| Slot::Here(Box::new(state))).collect(),
-        lanes: lanes.into_iter().map(|state| Slot::Here(Box::new(state))).collect(),
+        channels: channels.into_iter().map(|state| Some(Box::new(state))).collect(),
+        lanes: lanes.into_iter().map(|state| Some(Box::new(state))).collect(),
     };
     let layout = layout(&options, &session);
     let copier = Mutex::new(Some(thread));

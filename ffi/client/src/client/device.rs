@@ -55,8 +55,8 @@ mod with {
         /// Attach its device side to a lane.
         pub fn lane(&mut self, index: usize, mut state: lane::State) -> lane::State {
             if let Some(stream) = self.0.get(index) {
-                state.on(Arc::clone(stream), Box::new(Shadow(Arc::clone(stream))));
-                state.sketches = self.1.take(); // a session with sketches has one lane
+                let sketches = self.1.take(); // a session with sketches has one lane
+                state.on(stream, Box::new(Shadow(Arc::clone(stream))), sketches);
             }
             state
         }

@@ -8,22 +8,8 @@ use std::{
     thread::JoinHandle,
 };
 
-/// An object that one handle owns at a time.
-pub(crate) enum Slot<T> {
-    /// Available.
-    Here(Box<T>),
-    /// Owned by a handle, which returns it when it is dropped.
-    Taken,
-}
-
-impl<T> Slot<T> {
-    fn take(&mut self) -> Option<Box<T>> {
-        match std::mem::replace(self, Slot::Taken) {
-            Slot::Here(thing) => Some(thing),
-            Slot::Taken => None,
-        }
-    }
-}
+/// An object that one handle owns at a time. `None`: a handle has it, and returns it when it is dropped.
+pub(crate) type Slot<T> = Option<Box<T>>;
 
 /// Take the object with this index.
 fn take<T>(slots: &mut [Slot<T>], index: u16) -> std::result::Result<Box<T>, Refusal> {
@@ -68,17 +54,13 @@ impl Inner {
 
     pub fn give_channel(&self, index: u16, state: Box<channel::State>) {
         if let Some(slot) = self.parts().channels.get_mut(usize::from(index)) {
-            *slot = Slot::Here(state);
+            *slot = Some(state);
         }
     }
 
     /// Process the answers of channels that no handle owns. The next owner receives the results.
     pub fn hear_free_channels(&self) {
-        for slot in &mut self.parts().channels {
-            if let Slot::Here(state) = slot {
-                state.progress();
-            }
-        }
+        self.parts().channels.iter_mut().flatten().for_each(|state| state.progress());
     }
 
     pub fn take_lane(&self, index: u16) -> Result<Box<lane::State>> {
@@ -88,7 +70,7 @@ impl Inner {
 
     pub fn give_lane(&self, index: u16, state: Box<lane::State>) {
         if let Some(slot) = self.parts().lanes.get_mut(usize::from(index)) {
-            *slot = Slot::Here(state);
+            *slot = Some(state);
         }
     }
 

@@ -68,7 +68,7 @@ pub(super) fn reattach(old: &Inner, socket: &Path) -> Result<Arc<Inner>> {
         deadline: deadline(options.timeout),
     };
     for (was, now) in held.channels.iter().zip(&mut connected.channels) {
-        for seq in was.sequences() {
+        for seq in was.live_sequences() {
             adoption.sequence(seq, now).map_err(|status| Error::call("declare sequence", u64::from(seq), status))?;
         }
     }
@@ -162,10 +162,10 @@ impl Adoption<'_> {
     ) -> std::result::Result<(), Status> {
         let (shared, seqs) = (&self.session.shared, self.session.shared.seqs());
         let tokens = self.old.seqs().committed(seq);
-        channel.ask(self.session, WireRequest::SeqCreate { seq }, self.deadline)?;
+        channel.ask(WireRequest::SeqCreate { seq }, self.deadline)?;
         for (index, (block, frames)) in blocks.iter().enumerate() {
             let request = WireRequest::Declare { seq, index: index as u32, tokens, frames };
-            let answer = channel.ask(self.session, request, self.deadline)?;
+            let answer = channel.ask(request, self.deadline)?;
             let [new] = answer[..] else { return Err(Status::Protocol) };
             match self.blocks.get(block) {
                 Some(known) if *known == new => {}
@@ -192,7 +192,7 @@ impl Adoption<'_> {
         if contract == Contract::Exact {
             return Ok(());
         }
-        match channel.ask(self.session, WireRequest::Contract { seq, contract }, self.deadline) {
+        match channel.ask(WireRequest::Contract { seq, contract }, self.deadline) {
             Ok(_) => self.session.shared.seqs().set_contract(seq, word),
             Err(status @ (Status::Daemon | Status::TimedOut | Status::Fork)) => return Err(status),
             Err(_) => {}

@@ -78,7 +78,7 @@ pub struct Fault {
     pub whole: bool,
 }
 
-/// Totals of a lane.
+/// What a lane has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Steps begun.
@@ -225,10 +225,9 @@ impl Reader {
         self.step
     }
 
-    /// Return the totals.
-    #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.counts
+    /// Take what was counted since the last call.
+    pub fn take_counts(&mut self) -> Counts {
+        std::mem::take(&mut self.counts)
     }
 
     /// Return the sequences of the open step.

@@ -1,9 +1,16 @@
 //! The block API, for engines that keep their KV in their own memory: look up a prefix, lease it, load it, store new blocks.
 
-use super::{
-    Channel, Error, Leased, Level, Outcome, Refusal, Request, Result, SeqId, Session, State, Status, ops::place,
+use super::{Channel, ops::place};
+use crate::client::{
+    Error, Refusal, Result,
+    options::{SeqId, deadline},
+    request::{Leased, Outcome, Request},
 };
-use kvtide_wire::lists::{HASHED_BLOCKS_MAX, WORDS_MAX};
+use kvtide_wire::{
+    entry::Level,
+    lists::{HASHED_BLOCKS_MAX, WORDS_MAX},
+    status::Status,
+};
 use std::{
     ops::Range,
     time::{Duration, Instant},
@@ -40,10 +47,8 @@ impl Channel {
     /// # Errors
     /// See [`Channel`].
     pub fn lookup(&mut self, hashes: &[u128], timeout: Duration) -> Result<Found> {
-        match self.blocking(LOOKUP, hashes.len() as u64, Request::Lookup { hashes }, timeout)? {
-            Outcome::Prefix(found) => Ok(found),
-            _ => Err(Error::call(LOOKUP, hashes.len() as u64, Status::Internal)),
-        }
+        let found = |outcome| if let Outcome::Prefix(found) = outcome { Some(found) } else { None };
+        self.blocking(LOOKUP, hashes.len() as u64, Request::Lookup { hashes }, timeout, found)
     }
 
     /// Lease a cached prefix for `time`. `count` is its number of blocks, `hash` the hash of the last one.
@@ -59,11 +64,9 @@ impl Channel {
     ///   all sessions would hold more than `limits.lease_percent` of the cache while other sessions share it; or `seqs_max` sequences and
     ///   leases, expired ones included, have not been dropped yet.
     pub fn lease(&mut self, hash: u128, count: u32, time: Duration, timeout: Duration) -> Result<Leased> {
-        const DOING: &str = "lease a prefix of blocks";
-        match self.blocking(DOING, u64::from(count), Request::Lease { hash, count, time }, timeout)? {
-            Outcome::Lease(leased) => Ok(leased),
-            _ => Err(Error::call(DOING, u64::from(count), Status::Internal)),
-        }
+        let leased = |outcome| if let Outcome::Lease(leased) = outcome { Some(leased) } else { None };
+        let request = Request::Lease { hash, count, time };
+        self.blocking("lease a prefix of blocks", u64::from(count), request, timeout, leased)
     }
 
     /// Copy blocks of a lease, from block index `first` on, into `blocks` of the engine's memory. Once it has returned, with any
@@ -116,28 +119,10 @@ impl Channel {
         })
     }
 
-    /// Wait until no copy of an earlier call touches the engine's memory any more. Needed after calls that returned before the
-    /// daemon had answered: a call that timed out was cancelled, but a copy that had begun continues for a moment. After the
-    /// daemon's death no new copy begins.
-    ///
-    /// # Errors
-    /// `TimedOut`.
-    pub fn settle(&mut self, timeout: Duration) -> Result<()> {
-        const DOING: &str = "settle the blocks of channel";
-        let on = u64::from(self.index);
-        let (state, session) = self.parts(DOING, on)?;
-        let deadline = super::deadline(timeout);
-        let settled = state.wait_until(session, deadline, |state| (!state.is_copying()).then_some(()));
-        // Rounds of the copy loop exclude each other: with the lock taken, the copies of earlier rounds have ended.
-        drop(session.copy_loop());
-        settled.map_err(|status| Error::call(DOING, on, status))
-    }
-
     /// Check all of a call on `count` blocks before its first request is sent: the engine's blocks, and those that it reads, from
     /// an index of a lease on.
     fn check(&mut self, doing: &'static str, count: usize, blocks: &[u32], reads: Option<(SeqId, u32)>) -> Result<()> {
-        let (state, session) = self.parts(doing, count as u64)?;
-        let checked = check(state, session, count, blocks, reads);
+        let checked = self.state(doing, count as u64)?.check_copy(count, blocks, reads);
         checked.map_err(|refusal| Error::refused(doing, count as u64, refusal))
     }
 
@@ -150,7 +135,7 @@ impl Channel {
         timeout: Duration,
         request: impl Fn(Range<usize>) -> Request<'a>,
     ) -> Result<Copied> {
-        let deadline = super::deadline(timeout);
+        let deadline = deadline(timeout);
         let mut all = Copied { failed: Vec::new(), status: Status::Ok, level: Level::Durable };
         if count == 0 {
             return Ok(all);
@@ -182,14 +167,16 @@ impl Channel {
     }
 
     fn copy(&mut self, doing: &'static str, on: usize, request: Request<'_>, timeout: Duration) -> Result<Copied> {
-        match self.blocking(doing, on as u64, request, timeout)? {
-            Outcome::Copied { failed, status, level } => Ok(Copied { failed, status, level }),
-            _ => Err(Error::call(doing, on as u64, Status::Internal)),
-        }
+        self.blocking(doing, on as u64, request, timeout, Copied::of)
     }
 }
 
 impl Copied {
+    pub(super) fn of(outcome: Outcome) -> Option<Copied> {
+        let Outcome::Copied { failed, status, level } = outcome else { return None };
+        Some(Copied { failed, status, level })
+    }
+
     /// Add the result of a part that begins at block `at` of the call. Return whether any of it failed.
     fn add(&mut self, part: &Copied, at: usize) -> bool {
         self.failed.extend(part.failed.iter().map(|index| index + at as u32));
@@ -198,26 +185,6 @@ impl Copied {
         }
         self.level = self.level.min(part.level);
         part.status != Status::Ok
-    }
-}
-
-fn check(
-    state: &mut State,
-    session: &Session,
-    count: usize,
-    blocks: &[u32],
-    reads: Option<(SeqId, u32)>,
-) -> std::result::Result<(), Refusal> {
-    match count {
-        0 => return Ok(()),
-        1..=CALL_BLOCKS_MAX => {}
-        _ => return Err(too_many(count, CALL_BLOCKS_MAX)),
-    }
-    session.usable()?;
-    session.numbering().check(blocks)?;
-    match reads {
-        Some((lease, first)) => state.check_blocks(lease, first, count).map(|_| ()),
-        None => Ok(()),
     }
 }
 

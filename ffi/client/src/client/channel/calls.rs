@@ -1,237 +1,185 @@
 //! The calls of a channel: their tickets, the requests in flight, and the results that were not taken yet.
 
-use super::{
-    super::{Error, Refusal, request::Completed, request::Outcome, request::Ticket},
-    call::Call,
-    ops::{Begin, Reply, Started, Work},
-    owned::Owned,
-    wait::SPIN,
+use super::ops::{Operation, Reply, Work};
+use crate::{
+    Error,
+    agent::{port::Port, session::Session},
+    client::{
+        Refusal,
+        options::deadline,
+        request::{Completed, Outcome, Ticket},
+    },
 };
-use crate::agent::{
-    port::{Answer, Port},
-    session::Session,
-};
-use kvtide_types::Request as WireRequest;
-use kvtide_wire::{os::spin::Spin, status::Status, trace::TraceContext};
+use kvtide_wire::{status::Status, trace::TraceContext};
 use std::{
-    collections::{HashMap, VecDeque},
-    sync::Arc,
-    time::Duration,
+    collections::VecDeque,
+    time::{Duration, Instant},
 };
 
-/// The requests and sequences of a channel.
-pub(crate) struct State {
-    pub(super) port: Port,
-    calls: Vec<Option<Call>>,
-    pub(super) finished: VecDeque<Completed>,
-    pub(super) tickets: u64,
-    pub(super) owned: HashMap<u32, Owned>,
-    /// Sequences with local changes that the daemon does not know yet.
-    pub(super) dirty: VecDeque<u32>,
-    /// Releases that did not fit into the ring.
-    pub(super) releases: VecDeque<WireRequest<'static>>,
-    pub(super) spin: Spin,
-    /// Trace that the calls belong to.
-    pub(super) trace: Option<TraceContext>,
-    session: Arc<Session>,
+/// A call: the work that its answers complete, its ticket and its time.
+#[derive(Debug)]
+pub(super) struct Call {
+    /// Ticket that receives the result; `None`: the result is discarded.
+    ticket: Option<Ticket>,
+    user: u64,
+    /// Time limit that the daemon applies to the request in flight; zero: the daemon's default.
+    timeout: Duration,
+    /// Deadline of all requests of the call together; `None`: each request has `timeout`.
+    until: Option<Instant>,
+    /// Trace that its requests belong to.
+    trace: Option<TraceContext>,
+    work: Work,
 }
 
-impl State {
-    pub fn new(index: u16, port: Port, session: &Arc<Session>) -> State {
-        let calls = (0..=port.room()).map(|_| None).collect();
-        State {
-            port,
-            calls,
-            finished: VecDeque::new(),
-            tickets: u64::from(index) << 48,
-            owned: HashMap::new(),
-            dirty: VecDeque::new(),
-            releases: VecDeque::new(),
-            spin: Spin::new(SPIN),
-            trace: None,
-            session: Arc::clone(session),
-        }
+impl Call {
+    /// Create a call that ends after `timeout`; zero: no deadline of its own.
+    pub fn new(ticket: Option<Ticket>, user: u64, timeout: Duration, trace: Option<TraceContext>, work: Work) -> Call {
+        let until = (!timeout.is_zero()).then(|| deadline(timeout));
+        Call { ticket, user, timeout, until, trace, work }
     }
 
-    pub(super) fn session(&self) -> Arc<Session> {
-        Arc::clone(&self.session)
+    /// Create a call without a receiver; its result is discarded.
+    pub fn of_nobody(work: Work) -> Call {
+        Call::new(None, 0, Duration::ZERO, None, work)
     }
 
-    /// Number of tickets with a result that has not been taken.
-    pub(super) fn open_tickets(&self) -> usize {
-        self.calls.iter().flatten().filter(|call| call.ticket.is_some()).count() + self.finished.len()
+    pub fn operation(&mut self) -> &mut dyn Operation {
+        self.work.operation()
+    }
+
+    /// Give the call's remaining time to its next request.
+    fn go_on(&mut self) {
+        self.timeout = self.until.map_or(self.timeout, |until| until.saturating_duration_since(Instant::now()));
+    }
+
+    fn is_late(&self) -> bool {
+        self.until.is_some() && self.timeout.is_zero()
+    }
+}
+
+/// The calls that have not ended for their callers. A ticket is valid from its call's start until its result is taken.
+pub(super) struct Calls {
+    /// Call in flight of each tag.
+    in_flight: Vec<Option<Call>>,
+    finished: VecDeque<Completed>,
+    /// Number of the last ticket.
+    tickets: u64,
+}
+
+impl Calls {
+    /// Create the calls of channel `index`, of which `room` may be in flight.
+    pub fn new(index: u16, room: usize) -> Calls {
+        let in_flight = (0..=room).map(|_| None).collect();
+        Calls { in_flight, finished: VecDeque::new(), tickets: u64::from(index) << 48 }
+    }
+
+    /// Return the ticket of the next call, or `Again`: too many tickets have a result that has not been taken. Report it by
+    /// [`Calls::issued`] when the call has started.
+    pub fn next_ticket(&self) -> Result<Ticket, Status> {
+        let waiting = self.in_flight.iter().flatten().filter(|call| call.ticket.is_some()).count();
+        let full = waiting + self.finished.len() >= self.in_flight.len() - 1;
+        if full { Err(Status::Again) } else { Ok(Ticket(self.tickets + 1)) }
+    }
+
+    pub fn issued(&mut self, ticket: Ticket) {
+        self.tickets = ticket.0;
     }
 
     /// Return whether a request in flight may have copies under way.
-    pub(super) fn is_copying(&self) -> bool {
-        self.calls.iter().flatten().any(|call| matches!(call.work, Work::CopyBlocks(_)))
+    pub fn is_copying(&self) -> bool {
+        self.in_flight.iter().flatten().any(|call| matches!(call.work, Work::CopyBlocks(_)))
     }
 
-    pub(super) fn room(&self) -> usize {
-        self.calls.len() - 1
+    /// Return whether a result has not been taken.
+    pub fn has_results(&self) -> bool {
+        !self.finished.is_empty()
     }
 
-    /// Find the request in flight of a ticket.
-    pub(super) fn in_flight(&mut self, ticket: Ticket) -> Option<(u16, &mut Call)> {
-        let mut calls = self.calls.iter_mut().enumerate();
-        calls.find_map(|(tag, call)| {
-            let call = call.as_mut().filter(|call| call.ticket == Some(ticket))?;
-            Some((tag as u16, call))
-        })
+    /// Return the oldest result.
+    pub fn take_any(&mut self) -> Option<Completed> {
+        self.finished.pop_front()
     }
 
-    /// Start a request. Its result is kept for the holder of the ticket.
-    pub(super) fn submit(&mut self, begin: impl Begin, timeout: Duration, user: u64) -> Result<Ticket, Refusal> {
-        if self.open_tickets() >= self.room() {
-            return Err(Status::Again.into());
-        }
-        let ticket = Ticket(self.tickets + 1);
-        self.start_for(begin, timeout, user, Some(ticket))?;
-        self.tickets += 1;
-        Ok(ticket)
-    }
-
-    /// Start a request without a time limit of its own. Its result is discarded.
-    pub(super) fn start(&mut self, begin: impl Begin) -> Result<(), Refusal> {
-        self.start_for(begin, Duration::ZERO, 0, None)
-    }
-
-    fn start_for(
-        &mut self,
-        begin: impl Begin,
-        timeout: Duration,
-        user: u64,
-        ticket: Option<Ticket>,
-    ) -> Result<(), Refusal> {
-        let session = self.session();
-        session.usable()?;
-        self.flush()?; // the daemon receives a channel's calls in their order
-        match begin.begin(self, &session)? {
-            Started::Send(work) => {
-                let call = Call { trace: self.trace, ..Call::new(ticket, user, timeout, work) };
-                Ok(self.send_first(call)?)
-            }
-            Started::Done(outcome) => {
-                let work = Work::plain(WireRequest::Nop {}); // nothing is in flight
-                self.finish(Call::new(ticket, user, Duration::ZERO, work), Ok(outcome));
-                Ok(())
-            }
+    /// Return the result of a call if it has ended, or `NotFound`: no such ticket.
+    pub fn take(&mut self, ticket: Ticket) -> Result<Option<Completed>, Refusal> {
+        match self.finished.iter().position(|completed| completed.ticket == ticket) {
+            Some(at) => Ok(self.finished.remove(at)),
+            None => self.tag(ticket).map(|_| None),
         }
     }
 
-    /// Send a request and discard its result.
-    pub(super) fn post(&mut self, work: Work) -> Result<(), Status> {
-        self.send_first(Call::of_nobody(work))
+    /// Return the tag of a call's request in flight; `None`: the call has ended. `NotFound`: no such ticket.
+    pub fn tag(&self, ticket: Ticket) -> Result<Option<u16>, Refusal> {
+        let waits = |call: &Option<Call>| call.as_ref().is_some_and(|call| call.ticket == Some(ticket));
+        let tag = self.in_flight.iter().position(waits).map(|tag| tag as u16);
+        if tag.is_none() && !self.finished.iter().any(|completed| completed.ticket == ticket) {
+            let why = "this channel has no such ticket, or its result was taken before";
+            return Err(Refusal::because(Status::NotFound, why));
+        }
+        Ok(tag)
     }
 
-    /// Send the first request of a call. Undo its local changes if it cannot be sent.
-    fn send_first(&mut self, call: Call) -> Result<(), Status> {
-        self.send(call).map_err(|(status, mut call)| {
-            let session = self.session();
-            call.work.operation().take_back(self, &session);
-            status
-        })
+    /// Discard the result of a call in flight when it comes.
+    pub fn abandon(&mut self, ticket: Ticket) {
+        let calls = self.in_flight.iter_mut().flatten();
+        calls.filter(|call| call.ticket == Some(ticket)).for_each(|call| call.ticket = None);
     }
 
-    /// Send a request of a call. Return the call with the error if it cannot be sent.
-    fn send(&mut self, mut call: Call) -> Result<(), (Status, Box<Call>)> {
-        let operation = call.work.operation();
-        self.port.trace = call.trace;
-        match self.port.send(&self.session, operation.request(), call.timeout) {
-            Ok(tag) => {
-                if let Some(owned) = operation.changes().and_then(|seq| self.owned.get_mut(&seq)) {
-                    owned.changing = true;
-                }
-                self.calls[usize::from(tag)] = Some(call);
-                Ok(())
-            }
-            Err(status) => Err((status, Box::new(call))),
+    /// Send the next request of a call. Return the call with the error if it cannot be sent.
+    pub fn send(&mut self, port: &mut Port, session: &Session, mut call: Call) -> Result<(), (Status, Box<Call>)> {
+        port.trace = call.trace;
+        let late = if call.is_late() { Err(Status::TimedOut) } else { Ok(()) };
+        match late.and_then(|()| port.send(session, call.work.operation().request(), call.timeout)) {
+            Ok(tag) => self.in_flight[usize::from(tag)] = Some(call),
+            Err(status) => return Err((status, Box::new(call))),
         }
+        Ok(())
     }
 
-    /// Process the daemon's answers. After the daemon's death, end every call.
-    pub(crate) fn progress(&mut self) {
-        let session = self.session();
-        while let Ok(Some(answer)) = self.port.next(&session) {
-            if let Some(call) = self.calls.get_mut(usize::from(answer.tag)).and_then(Option::take) {
-                self.answered(call, &answer);
-            }
-        }
-        if !session.alive() && self.calls.iter().any(Option::is_some) {
-            for tag in 0..self.calls.len() {
-                if let Some(call) = self.calls[tag].take() {
-                    self.answered(call, &Answer { tag: tag as u16, status: Status::Daemon, value: 0 });
-                }
-            }
-        }
-    }
-
-    fn answered(&mut self, mut call: Call, answer: &Answer) {
-        let session = self.session();
-        let operation = call.work.operation();
-        if let Some(owned) = operation.changes().and_then(|seq| self.owned.get_mut(&seq)) {
-            owned.changing = false;
-        }
-        let list = if answer.status == Status::Daemon { Vec::new() } else { self.port.list.words().to_vec() };
+    /// Take the next call whose request is answered, with the answer. The daemon's death answers every request.
+    pub fn answered(&mut self, port: &mut Port, session: &Session) -> Option<(Call, Reply)> {
         let blocks_max = session.shared.geometry().bounds().blocks_max;
-        let reply = Reply { status: answer.status, value: answer.value, list: &list, blocks_max };
-        let result = match operation.answered(self, &session, &reply).transpose() {
-            Some(result) => result,
-            None => {
-                let sent = match call.go_on() {
-                    Ok(()) => self.send(call),
-                    Err(status) => Err((status, Box::new(call))),
-                };
-                let Err((status, back)) = sent else { return };
-                call = *back;
-                call.work.operation().take_back(self, &session);
-                Err(status)
+        while let Ok(Some(answer)) = port.next(session) {
+            if let Some(mut call) = self.in_flight.get_mut(usize::from(answer.tag)).and_then(Option::take) {
+                call.go_on();
+                let list = if answer.status == Status::Daemon { Vec::new() } else { port.list.words().to_vec() };
+                return Some((call, Reply { status: answer.status, value: answer.value, list, blocks_max }));
             }
-        };
-        self.finish(call, result);
-    }
-
-    /// Deliver a result to its ticket. Without a ticket, release everything that the request acquired.
-    fn finish(&mut self, mut call: Call, result: Result<Outcome, Status>) {
-        match (call.ticket, result) {
-            (Some(ticket), result) => {
-                let operation = call.work.operation();
-                let (doing, on) = operation.describe();
-                let refusal = |status| Refusal::new(status, operation.why(&self.session, status));
-                let result = result.map_err(|status| Error::refused(doing, on, refusal(status)));
-                self.finished.push_back(Completed { ticket, user: call.user, result });
-            }
-            (None, Ok(Outcome::Pin(pin))) => {
-                let _ = self.release(pin); // it was just taken
-            }
-            (None, Ok(Outcome::Seq(child))) => {
-                let _ = self.drop_seq(child); // without room in the ring it ends with the session
-            }
-            (None, Ok(Outcome::Lease(leased))) => {
-                let _ = self.drop_seq(leased.seq); // without room in the ring it expires
-            }
-            (None, _) => {}
         }
+        let mut calls = self.in_flight.iter_mut().filter(|_| !session.alive());
+        let gone = Reply { status: Status::Daemon, value: 0, list: Vec::new(), blocks_max };
+        calls.find_map(Option::take).map(|call| (call, gone))
     }
 
-    /// Request the cancellation of a request in flight.
-    pub(super) fn cancel(&mut self, ticket: Ticket) -> Result<(), Refusal> {
-        let Some((tag, _)) = self.in_flight(ticket) else {
-            let ended = self.finished.iter().any(|completed| completed.ticket == ticket);
-            return if ended { Ok(()) } else { Err(no_ticket()) };
-        };
-        Ok(self.post(Work::plain(WireRequest::Cancel { tag }))?)
-    }
-
-    /// Return the result of a request if it has ended.
-    pub(super) fn take(&mut self, ticket: Ticket) -> Result<Option<Completed>, Refusal> {
-        if let Some(at) = self.finished.iter().position(|completed| completed.ticket == ticket) {
-            return Ok(self.finished.remove(at));
-        }
-        if self.in_flight(ticket).is_some() { Ok(None) } else { Err(no_ticket()) }
+    /// Keep the result of a call for the holder of its ticket. Return the outcome of a call without a ticket.
+    pub fn finish(&mut self, session: &Session, mut call: Call, result: Result<Outcome, Status>) -> Option<Outcome> {
+        let Some(ticket) = call.ticket else { return result.ok() };
+        let operation = call.work.operation();
+        let (doing, on) = operation.describe();
+        let refusal = |status| Refusal::new(status, operation.why(session, status));
+        let result = result.map_err(|status| Error::refused(doing, on, refusal(status)));
+        self.finished.push_back(Completed { ticket, user: call.user, result });
+        None
     }
 }
 
-fn no_ticket() -> Refusal {
-    Refusal::because(Status::NotFound, "this channel has no such ticket, or its result was taken before")
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvtide_types::Request as WireRequest;
+
+    #[test]
+    fn a_call_of_several_requests_has_its_time_once() {
+        let hour = Duration::from_secs(3600);
+        let mut call = Call::new(None, 0, hour, None, Work::plain(WireRequest::Nop {}));
+        call.until = call.until.map(|until| until - hour / 2);
+        call.go_on();
+        assert!(!call.is_late() && call.timeout <= hour / 2, "remaining: {:?}", call.timeout);
+        call.until = Some(Instant::now());
+        call.go_on();
+        assert!(call.is_late());
+        let mut call = Call::of_nobody(Work::plain(WireRequest::Nop {}));
+        call.go_on();
+        assert!(!call.is_late() && call.timeout.is_zero(), "the daemon's default limit applies");
+    }
 }

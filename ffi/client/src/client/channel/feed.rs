@@ -2,10 +2,12 @@
 //! as a relay ([`Options::relay`](crate::Options::relay)), else these calls fail with `Permission`.
 
 use super::{
-    Channel, Copied, Error, Outcome, Result, Status,
+    Channel, Copied,
     ops::{FeedPart, LoadHashed},
 };
+use crate::client::{Result, request::Outcome};
 use kvtide_types::FeedEvent;
+use kvtide_wire::status::Status;
 use std::time::Duration;
 
 /// A part of a feed or of a listing.
@@ -24,11 +26,10 @@ impl Channel {
     /// # Errors
     /// `Permission`. See [`Channel`].
     pub fn follow(&mut self, from: u64, timeout: Duration) -> Result<Events> {
-        match self.blocking(FOLLOW, from, FeedPart::Follow { from }, timeout) {
-            Ok(Outcome::Events(events)) => Ok(events),
-            Ok(_) => Err(Error::call(FOLLOW, from, Status::Internal)),
+        let events = |outcome| if let Outcome::Events(events) = outcome { Some(events) } else { None };
+        match self.blocking(FOLLOW, from, FeedPart::Follow { from }, timeout, events) {
             Err(error) if error.status() == Status::TimedOut => Ok(Events { events: Vec::new(), next: from }),
-            Err(error) => Err(error),
+            result => result,
         }
     }
 
@@ -38,10 +39,8 @@ impl Channel {
     /// # Errors
     /// `Permission`. See [`Channel`].
     pub fn list_blocks(&mut self, cursor: u64, timeout: Duration) -> Result<Events> {
-        match self.blocking(LIST, cursor, FeedPart::List { cursor }, timeout)? {
-            Outcome::Events(events) => Ok(events),
-            _ => Err(Error::call(LIST, cursor, Status::Internal)),
-        }
+        let events = |outcome| if let Outcome::Events(events) = outcome { Some(events) } else { None };
+        self.blocking(LIST, cursor, FeedPart::List { cursor }, timeout, events)
     }
 
     /// Copy the cached blocks of `hashes` into `blocks` of the relay's memory, each whole or not at all. It counts as no use of them.
@@ -51,10 +50,7 @@ impl Channel {
     /// is not cached; `Lost`: pages of it are missing; `NoSpace`: it is on NVMe, and host memory has no room to read it).
     pub fn load_hashed(&mut self, hashes: &[u128], blocks: &[u32], timeout: Duration) -> Result<Copied> {
         let on = hashes.len() as u64;
-        match self.blocking(LOAD_HASHED, on, LoadHashed { hashes, blocks }, timeout)? {
-            Outcome::Copied { failed, status, level } => Ok(Copied { failed, status, level }),
-            _ => Err(Error::call(LOAD_HASHED, on, Status::Internal)),
-        }
+        self.blocking(LOAD_HASHED, on, LoadHashed { hashes, blocks }, timeout, Copied::of)
     }
 }
 

@@ -3,7 +3,6 @@
 use super::State;
 use crate::agent::{
     background_tasks::{BackgroundTask, Turn},
-    protocol::step::Found,
     session::Session,
     stream::{LaneStream, Wait},
 };
@@ -154,25 +153,13 @@ impl Away {
             return Some(Err(status));
         }
         self.stream.defer(&item.wait);
-        let before = state.reader.view().moves();
-        let found = state.reader.gather(item.plane);
-        if before != state.reader.view().moves() {
-            session.lane_moved();
-        }
-        state.words.position(state.reader.view().position());
-        let asked = match found {
-            Ok(Found::Nothing { announce, fault }) => state.ask(session, announce, fault),
-            Ok(_) => {
-                return match self.stream.may_complete() {
-                    Ok(true) => Some(Ok(())),
-                    Ok(false) => self.late(inner, session),
-                    Err(error) => Some(Err(crate::memory::cuda::status_of(&error))),
-                };
-            }
-            Err(status) => Err(status),
-        };
-        match asked.and_then(|()| state.answers(session, item.plane)) {
-            Ok(()) => self.late(inner, session),
+        match state.gather(session, item.plane) {
+            Ok(true) => match self.stream.may_complete() {
+                Ok(true) => Some(Ok(())),
+                Ok(false) => self.late(inner, session),
+                Err(error) => Some(Err(crate::memory::cuda::status_of(&error))),
+            },
+            Ok(false) => self.late(inner, session),
             Err(status) => Some(Err(status)),
         }
     }
@@ -193,8 +180,7 @@ impl Away {
         inner.gated = Some(gated).filter(|_| over.is_none());
         let progress = gated.told != before || over.is_some();
         if progress {
-            session.counters.stalls.add(1);
-            session.counters.stall_ns.add(u64::try_from(inner.since.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            session.counters.stalled(inner.since);
             inner.since = Instant::now();
         }
         progress
@@ -212,9 +198,7 @@ impl BackgroundTask for Away {
         while let Some(result) = self.look(&mut inner, session) {
             let Some(item) = inner.queue.pop_front() else { break };
             self.stream.complete(&item.wait, result);
-            let waited = u64::try_from(inner.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            session.counters.stalls.add(1);
-            session.counters.stall_ns.add(waited);
+            session.counters.stalled(inner.since);
             inner.failed = inner.failed.or(result.err());
             inner.since = Instant::now();
             progress = true;

@@ -1,8 +1,17 @@
 //! A lane: one ordered stream of engine work, and its view of the page table.
+//!
+//! [`Lane`] is the handle of the engine, and `state` what stays when no handle exists. It composes the reader of steps with three
+//! parts, each with its own facts: `messages` to the daemon, `attention` with its `digests`, and the `device_side`.
 
 pub(crate) mod attention;
 #[cfg(feature = "cuda")]
 mod away;
+#[cfg(feature = "cuda")]
+mod device_side;
+mod digests;
+mod messages;
+#[cfg(not(feature = "cuda"))]
+mod no_device;
 #[cfg(feature = "cuda")]
 mod sketched;
 mod state;
@@ -12,7 +21,11 @@ mod stream;
 #[cfg(feature = "cuda")]
 pub use stream::LaneDevice;
 
+#[cfg(not(feature = "cuda"))]
+use no_device::{DeviceSide, Sketched};
 pub(crate) use state::State;
+#[cfg(feature = "cuda")]
+use {device_side::DeviceSide, sketched::Sketched};
 
 pub use attention::{Omission, ScoreKind};
 
@@ -40,6 +53,8 @@ pub enum Pass {
 }
 
 const NO_STEP: &str = "no step has begun";
+const END: &str = "end a step on lane";
+const OPEN_STEP: &str = "a step is open: end it first";
 
 /// One ordered stream of engine work. Owned by one thread at a time.
 pub struct Lane {
@@ -57,7 +72,7 @@ impl Lane {
         Ok(Lane {
             inner: Arc::clone(&client.inner),
             #[cfg(feature = "cuda")]
-            away: state.stream.as_ref().map(|stream| Arc::new(away::Away::new(stream))),
+            away: state.stream().map(|stream| Arc::new(away::Away::new(stream))),
             state: Some(state),
             index,
         })
@@ -79,6 +94,17 @@ impl Lane {
         self.state.as_deref_mut().map(|state| (state, session)).ok_or(error(Status::State))
     }
 
+    /// Run a call of the lane on `on`.
+    fn call<T>(
+        &mut self,
+        doing: &'static str,
+        on: u64,
+        call: impl FnOnce(&mut State, &Session) -> std::result::Result<T, Refusal>,
+    ) -> Result<T> {
+        let (state, session) = self.parts(doing)?;
+        call(state, session).map_err(|refusal| Error::refused(doing, on, refusal))
+    }
+
     /// Begin a step over `seqs`, at most 512. Each entry gives the length that attention covers in this step, the new tokens
     /// included; these must be reserved already. A sequence is in at most one lane's step at a time. Sends a message only if a page
     /// that the step needs is not resident. Waits only while tier 0 shrinks, for pages that are being moved.
@@ -89,10 +115,7 @@ impl Lane {
     /// than reserved. `Limit`: too many sequences. `Lost`: no copy of one of a sequence's pages exists any more. `Invalid`: the lane's
     /// stream is being captured into a graph. `Fork`.
     pub fn begin(&mut self, seqs: &[StepSeq]) -> Result<()> {
-        const DOING: &str = "begin a step on lane";
-        let index = u64::from(self.index);
-        let (state, session) = self.parts(DOING)?;
-        state.begin(session, seqs).map_err(|refusal| Error::refused(DOING, index, refusal))
+        self.call("begin a step on lane", u64::from(self.index), |state, session| state.begin(session, seqs))
     }
 
     /// Pass a boundary before the pages of `plane` are read: apply changes of the table, and report the readable pages. Planes must
@@ -103,15 +126,13 @@ impl Lane {
     /// `State`: no step has begun, the plane is complete, or a later plane has begun. `Range`: no such plane. `Lost`, `Io`,
     /// `TimedOut`, `Daemon`: a page is not available; the step stays open, and the boundary may be repeated. `Device`.
     pub fn boundary(&mut self, plane: u16) -> Result<Pass> {
-        const DOING: &str = "pass a boundary of plane";
-        let (state, session) = self.parts(DOING)?;
-        state.boundary(session, plane).map_err(|refusal| Error::refused(DOING, u64::from(plane), refusal))
+        self.call("pass a boundary of plane", u64::from(plane), |state, session| state.boundary(session, plane))
     }
 
     /// Return the pages that the last boundary handed out, in order of sequence position and block index.
     #[must_use]
     pub fn ready(&self) -> &[Ready] {
-        self.state().map_or(&[], |state| state.reader.ready())
+        self.state().map_or(&[], |state| state.reader().ready())
     }
 
     /// End the step, complete or not. The lane reads no frame until its next `begin`. Waits only for boundaries of the step that
@@ -120,63 +141,28 @@ impl Lane {
     /// # Errors
     /// `State`: no step has begun. `Invalid`: the lane's stream is being captured into a graph. `Fork`.
     pub fn end(&mut self) -> Result<()> {
-        const DOING: &str = "end a step on lane";
-        let index = u64::from(self.index);
-        let (state, session) = self.parts(DOING)?;
-        state.outside_capture(session).map_err(|refusal| Error::refused(DOING, index, refusal))?;
-        self.close()
-    }
-
-    /// End the step whatever its stream does.
-    fn close(&mut self) -> Result<()> {
-        const DOING: &str = "end a step on lane";
-        let index = u64::from(self.index);
-        let (state, session) = self.parts(DOING)?;
-        if state.reader.view().active() {
-            state.take_answers(session);
-            state.build_still_owed(session);
-            state.build_filled(session);
-        }
-        let none = |status| Error::refused(DOING, index, Refusal::because(status, NO_STEP));
-        let announced = state.reader.end().map_err(none)?;
-        state.close_gates();
-        state.words.steps(state.reader.step(), state.reader.step());
-        state.unsent = None;
-        let told = !std::mem::take(&mut state.unannounced);
-        if announced && told {
-            state.unended = Some(state.reader.step());
-        }
-        if state.port.in_flight() > 0 {
-            let _ = state.answers(session, u16::MAX); // their results are not needed
-        }
-        if state.unended.is_some() {
-            let _ = state.catch_up(session); // full or gone: the next begin tries again
-            state.port.ring();
-        }
-        state.count(session);
-        session.lane_moved();
-        state.healthy(session).map_err(|status| Error::call(DOING, index, status))
+        self.call(END, u64::from(self.index), State::end)
     }
 
     /// Return the frame of the page of `block` in `plane` in this lane's table, as of its last boundary.
     #[inline]
     #[must_use]
     pub fn pte(&self, block: u32, plane: u16) -> Option<FrameId> {
-        self.state()?.reader.view().frame(block, plane)
+        self.state()?.reader().view().frame(block, plane)
     }
 
     /// Return this lane's table: entry `block × planes + plane` is 0 (absent) or frame + 1. Its address is fixed for the lane's
     /// life. Entries change only within `begin` and `boundary`, and are valid between `begin` and `end`.
     #[must_use]
     pub fn table(&self) -> &[u32] {
-        self.state().map_or(&[], |state| state.reader.view().table())
+        self.state().map_or(&[], |state| state.reader().view().table())
     }
 
     /// Locate a page of a sequence in this lane's step, if it is readable now.
     fn place(&self, seq: SeqId, index: u32, plane: u16) -> Option<(*mut u8, usize)> {
         let session = &self.inner.session;
         session.ours().ok().filter(|()| session.tier0.is_host())?;
-        session.tier0.frame(self.state()?.reader.page(seq, index, plane)?)
+        session.tier0.frame(self.state()?.reader().page(seq, index, plane)?)
     }
 
     /// Return the bytes of a page of a sequence in this lane's step, if it is readable now: `page_bytes` bytes, 64-byte aligned,
@@ -196,7 +182,7 @@ impl Lane {
     pub fn page_mut(&mut self, seq: SeqId, index: u32, plane: u16) -> Option<&mut [u8]> {
         let shared = &self.inner.session.shared;
         let sealed = shared.seqs().committed(seq) / u64::from(shared.geometry().bounds().page_tokens);
-        let page = self.state()?.reader.page(seq, index, plane)?;
+        let page = self.state()?.reader().page(seq, index, plane)?;
         // A mapped frame shows the daemon's memory, and never an unsealed page.
         if u64::from(index) < sealed || shared.geometry().is_mapped_frame(page) {
             return None;
@@ -213,10 +199,10 @@ impl Drop for Lane {
         if self.inner.session.ours().is_err() {
             return;
         }
-        let _ = self.close(); // without an open step there is nothing to end; boundaries that its stream waits for end with the step
+        let _ = self.call(END, u64::from(self.index), State::close); // without an open step there is nothing to end; boundaries that its stream waits for end with the step
         if let Some(state) = self.state.take() {
             #[cfg(feature = "cuda")]
-            if let Some(stream) = &state.stream {
+            if let Some(stream) = state.stream() {
                 stream.unbind();
             }
             self.inner.give_lane(self.index, state);

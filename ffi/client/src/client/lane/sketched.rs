@@ -2,14 +2,16 @@
 //! select pages, once they arrive.
 
 use super::{
-    Refusal, ScoreKind, State, StepSeq,
-    attention::{Answered, pages_of},
+    Refusal, ScoreKind, StepSeq,
+    attention::{page_of, pages_of},
 };
 use crate::{
     agent::{
+        protocol::step::Reader,
         session::Session,
         stream::{Answer, Asked, LaneStream, Sketches},
     },
+    client::options::SeqId,
     memory::cuda::status_of,
 };
 use kvtide_kernels::{
@@ -17,24 +19,50 @@ use kvtide_kernels::{
     params::{SKETCH_OPEN, SKETCH_UNKNOWN},
 };
 use kvtide_wire::status::Status;
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
-impl State {
-    /// Return the lane's sketches, stream and device side, if it has them.
-    fn sketching(&mut self) -> Option<(&mut Sketches, Arc<Stream>, Arc<LaneStream>)> {
-        let side = self.stream.clone()?;
-        let stream = side.stream()?;
-        Some((self.sketches.as_deref_mut()?, stream, side))
+/// Answer of a device's sketches to a query.
+struct Answered {
+    /// The step of the query, and [`SeqTable::version`](crate::agent::protocol::seqs::SeqTable::version) of its sequence.
+    step: u64,
+    version: u32,
+    /// Index of the first page, and the share of each page.
+    first: u32,
+    shares: Vec<f32>,
+}
+
+/// Sketches of pages' keys on the lane's stream, if the session keeps any, and their answers.
+#[derive(Default)]
+pub(super) struct Sketched {
+    sketches: Option<(Box<Sketches>, Arc<LaneStream>)>,
+    /// The newest answer for each sequence and plane, of this step or the previous one.
+    answered: HashMap<(SeqId, u16), Answered>,
+}
+
+impl Sketched {
+    pub fn new(sketches: Option<Box<Sketches>>, stream: Arc<LaneStream>) -> Sketched {
+        Sketched { sketches: sketches.map(|sketches| (sketches, stream)), answered: HashMap::new() }
+    }
+
+    /// Prepare for a step that has begun.
+    pub fn begin(&mut self, step: u64) {
+        self.answered.retain(|_, answer| answer.step + 1 >= step);
+    }
+
+    /// Return the sketches, stream and device side, if the lane is bound to a stream.
+    fn bound(&mut self) -> Option<(&mut Sketches, Arc<Stream>, &LaneStream)> {
+        let (sketches, side) = self.sketches.as_mut()?;
+        Some((sketches, side.stream()?, side))
     }
 
     /// Enqueue the building of sketches for pages in the lane's table: for those without a sketch, or with `anew` for all of them,
     /// replacing old sketches. A page left out for lack of room owes its sketch and is built when it is read again, except pages
-    /// that the step wrote: these may never be sealed.
-    pub(super) fn build_on_device(&mut self, session: &Session, pages: impl Iterator<Item = u32>, anew: bool) {
+    /// that the step wrote: these may never be sealed. Return false if pages were left out.
+    pub fn build(&mut self, session: &Session, reader: &Reader, pages: impl Iterator<Item = u32>, anew: bool) -> bool {
         let planes = session.shared.geometry().plane_count();
-        let Some(mut digests) = session.attention.digests_mut() else { return };
+        let Some(mut digests) = session.attention.digests_mut() else { return true };
         let address = |page: u32| {
-            let frame = self.reader.view().frame(page / planes, (page % planes) as u16)?;
+            let frame = reader.view().frame(page / planes, (page % planes) as u16)?;
             session.tier0.frame(frame).map(|(at, _)| at.addr() as u64)
         };
         let wanted = pages.filter(|page| anew || !digests.has(*page)).filter_map(|page| Some((page, address(page)?)));
@@ -49,7 +77,7 @@ impl State {
             (digests.place(page.0) == Some(*slot)).then_some((*at, *slot))
         };
         let items: Vec<(u64, u32)> = wanted.iter().zip(&taken).filter_map(kept).collect();
-        let built = match self.sketching() {
+        let built = match self.bound() {
             // A failed lane emits nothing.
             Some((sketches, stream, side)) if side.failed().is_none() => {
                 sketches.build(&stream, side.status_word(), &items)
@@ -62,36 +90,33 @@ impl State {
             digests.void(*slot, !anew);
         }
         session.counters.sketches_left_out.add((items.len() - built) as u64);
-        self.attention.owing |= !anew && built < items.len();
+        built == items.len()
     }
 
     /// Query the device's sketches. The answer is taken later.
-    pub(super) fn ask_device(
+    pub fn ask(
         &mut self,
         session: &Session,
+        reader: &Reader,
         kind: ScoreKind,
-        step: StepSeq,
-        plane: u16,
+        (step, plane): (StepSeq, u16),
         queries: &[f32],
-    ) -> std::result::Result<(), Refusal> {
-        self.take_answers(session);
+    ) -> Result<(), Refusal> {
         let (needed, sealed) = pages_of(session, step, plane);
-        let number = self.reader.step();
         let Some(digests) = session.attention.digests() else { return Ok(()) };
-        let Some((sketches, stream, side)) = self.sketching() else { return Ok(()) };
+        let Some((sketches, stream, side)) = self.bound() else { return Ok(()) };
         if needed.is_empty() {
             return Ok(());
         }
-        let first = needed.start;
+        let (first, pages) = (needed.start, needed.len() as u32);
         let version = session.shared.seqs().version(step.seq);
-        let asked = Asked { seq: step.seq, version, plane, kind, step: number, first, pages: needed.len() as u32 };
+        let asked = Asked { seq: step.seq, version, plane, kind, step: reader.step(), first, pages };
         let places = needed.map(|index| {
             if index >= sealed {
                 return SKETCH_OPEN;
             }
-            State::page_of(session, step.seq, index, plane)
-                .and_then(|page| digests.place(page))
-                .unwrap_or(SKETCH_UNKNOWN)
+            let page = page_of(session, step.seq, index, plane);
+            page.and_then(|page| digests.place(page)).unwrap_or(SKETCH_UNKNOWN)
         });
         match sketches.ask(&stream, side.status_word(), asked, queries, places) {
             Ok(asked) => {
@@ -106,30 +131,35 @@ impl State {
         }
     }
 
-    /// Take the answers that have arrived: report them, and keep the newest for page selection.
-    pub(super) fn take_answers(&mut self, session: &Session) {
-        let mut answered = None;
-        while let Some(sketches) = self.sketches.as_deref_mut() {
-            let shares = &mut self.attention.shares;
-            let took = sketches.answer(|Answer { asked, shares: found }| {
-                shares.clear();
-                shares.extend_from_slice(found);
-                answered = Some(asked);
-            });
-            // Device errors are reported by the calls that enqueue work.
-            if !matches!(took, Ok(true)) {
+    /// Take the answers that have arrived: give them to `report`, and keep the newest for page selection.
+    pub fn take(
+        &mut self,
+        session: &Session,
+        reader: &Reader,
+        mut report: impl FnMut((ScoreKind, SeqId, u16), (u64, u32), &[f32]),
+    ) {
+        let Some((sketches, _)) = &mut self.sketches else { return };
+        let mut take = |Answer { asked, shares }: Answer<'_>| {
+            let Asked { seq, version, plane, kind, step, first, .. } = asked;
+            // The sequence id may have been reused.
+            if reader.position_of(seq).is_none() || session.shared.seqs().version(seq) != version {
                 return;
             }
-            let Some(Asked { seq, version, plane, kind, step, first, .. }) = answered.take() else { continue };
-            // The sequence id may have been reused.
-            if self.reader.position_of(seq).is_none() || session.shared.seqs().version(seq) != version {
-                continue;
+            if step + 1 >= reader.step() {
+                let shares = shares.to_vec();
+                self.answered.insert((seq, plane), Answered { step, version, first, shares });
             }
-            if step + 1 >= self.reader.step() {
-                let shares = self.attention.shares.clone();
-                self.attention.answered.insert((seq, plane), Answered { step, version, first, shares });
-            }
-            self.tell_of(session, kind, (seq, plane), step, first);
-        }
+            report((kind, seq, plane), (step, first), shares);
+        };
+        // Device errors are reported by the calls that enqueue work.
+        while matches!(sketches.answer(&mut take), Ok(true)) {}
+    }
+
+    /// Return the shares of a plane's pages from `first` on, if a query for them was answered. It was an earlier query or a
+    /// look-ahead query.
+    pub fn shares(&self, session: &Session, seq: SeqId, plane: u16, first: u32) -> Option<&[f32]> {
+        let answer = self.answered.get(&(seq, plane))?;
+        let fits = answer.first == first && answer.version == session.shared.seqs().version(seq);
+        fits.then_some(&answer.shares[..])
     }
 }

@@ -1,140 +1,91 @@
-//! State of a lane, which outlives its handle: its reader, its ring to the daemon, and messages still to be sent.
+//! State of a lane, which outlives its handle: how its steps begin, pass boundaries and end.
 
-use super::{NO_STEP, Pass, Refusal, StepSeq, attention::Attention};
+use super::{
+    DeviceSide, NO_STEP, OPEN_STEP, Pass, Refusal, StepSeq,
+    attention::{Attention, Open},
+    messages::Messages,
+};
 use crate::agent::{
     port::Port,
     protocol::{
         seqs::SeqState,
-        step::{Counts, Fault, Found, Reader},
+        step::{Found, Reader},
     },
     session::Session,
 };
-use kvtide_types::Request as WireRequest;
+#[cfg(feature = "cuda")]
+use crate::agent::{
+    protocol::Tracks,
+    stream::{LaneStream, Sketches, Wait},
+};
 use kvtide_wire::{entry::LIST_WORDS, os::session::LaneWriter, status::Status};
+#[cfg(feature = "cuda")]
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a boundary spins for its page before it sleeps: a few times a page fault between two running processes.
 const SPIN: Duration = Duration::from_micros(200);
 
-pub(super) const OPEN_STEP: &str = "a step is open: end it first";
-
-/// State of a lane, kept by the client while no handle exists.
+/// State of a lane, kept by the client while no handle exists. A call moves the reader, and then tells the daemon and the device.
 pub(crate) struct State {
-    pub(super) reader: Reader,
-    pub(super) port: Port,
-    pub(super) words: LaneWriter,
-    /// Fault in flight of each tag.
-    faults: Vec<Option<Fault>>,
-    /// The last announced step, if the daemon does not know yet that it ended.
-    pub(super) unended: Option<u64>,
-    /// True if a step began that the daemon does not know yet.
-    pub(super) unannounced: bool,
-    /// A fault that did not fit into the ring.
-    pub(super) unsent: Option<Fault>,
-    counted: Counts,
-    /// Attention reported by the engine, and the pages selected by it.
-    pub(super) attention: Attention,
-    /// The lane's device side, if tier 0 is on a device.
-    #[cfg(feature = "cuda")]
-    pub(super) stream: Option<std::sync::Arc<crate::agent::stream::LaneStream>>,
-    /// Sketches of pages' keys on the device.
-    #[cfg(feature = "cuda")]
-    pub(crate) sketches: Option<Box<crate::agent::stream::Sketches>>,
+    reader: Reader,
+    messages: Messages,
+    attention: Attention,
+    device: DeviceSide,
 }
 
 impl State {
     pub fn new(reader: Reader, port: Port, words: LaneWriter) -> State {
-        let faults = vec![None; port.room() + 1];
-        let counted = Counts::default();
         let attention = Attention::new(reader.view().shared().geometry().plane_count());
-        State {
-            attention,
-            reader,
-            port,
-            words,
-            faults,
-            unended: None,
-            unannounced: false,
-            unsent: None,
-            counted,
-            #[cfg(feature = "cuda")]
-            stream: None,
-            #[cfg(feature = "cuda")]
-            sketches: None,
+        State { reader, messages: Messages::new(port, words), attention, device: DeviceSide::default() }
+    }
+
+    /// Attach the lane's device side.
+    #[cfg(feature = "cuda")]
+    pub fn on(&mut self, stream: &Arc<LaneStream>, tracks: Box<dyn Tracks>, sketches: Option<Box<Sketches>>) {
+        self.reader.track(tracks);
+        self.attention.on(sketches, Arc::clone(stream));
+        self.device = DeviceSide::new(Arc::clone(stream));
+    }
+
+    pub(super) fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    pub(super) fn attention(&self) -> &Attention {
+        &self.attention
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(super) fn stream(&self) -> Option<&Arc<LaneStream>> {
+        self.device.stream()
+    }
+
+    /// Return the attention, and the step that it may use.
+    pub(super) fn attending<'a>(&'a mut self, session: &'a Session) -> (&'a mut Attention, Open<'a>) {
+        (&mut self.attention, Open { session, reader: &mut self.reader, messages: &mut self.messages })
+    }
+
+    /// Publish that the reader has moved, if it has: it had made `before` moves.
+    fn moved(&self, session: &Session, before: u64) {
+        self.messages.position(&self.reader);
+        if before != self.reader.view().moves() {
+            session.lane_moved();
         }
     }
 
-    /// Nothing to prepare without a device.
-    #[cfg(not(feature = "cuda"))]
-    pub(super) fn prepare(&mut self, _: &Session) -> std::result::Result<(), Refusal> {
-        Ok(())
-    }
-
-    /// No graph is captured without a device.
-    #[cfg(not(feature = "cuda"))]
-    pub(super) fn outside_capture(&self, _: &Session) -> std::result::Result<(), Refusal> {
-        Ok(())
-    }
-
-    /// Always healthy without a device.
-    #[cfg(not(feature = "cuda"))]
-    pub(super) fn healthy(&self, _: &Session) -> std::result::Result<(), Status> {
-        Ok(())
-    }
-
-    /// Nothing to enqueue without a device.
-    #[cfg(not(feature = "cuda"))]
-    pub(super) fn enqueue(&self, _: &Session) -> std::result::Result<(), Status> {
-        Ok(())
-    }
-
-    /// No gates without a device.
-    #[cfg(not(feature = "cuda"))]
-    pub(super) fn close_gates(&self) {}
-
-    /// No sketches without a device.
-    #[cfg(not(feature = "cuda"))]
-    pub(super) fn build_on_device(&mut self, _: &Session, _: impl Iterator<Item = u32>, _: bool) {}
-
-    /// As above.
-    #[cfg(not(feature = "cuda"))]
-    pub(super) fn take_answers(&mut self, _: &Session) {}
-
-    /// As above.
-    #[cfg(not(feature = "cuda"))]
-    pub(super) fn ask_device(
-        &mut self,
-        _: &Session,
-        _: super::ScoreKind,
-        _: StepSeq,
-        _: u16,
-        _: &[f32],
-    ) -> std::result::Result<(), Refusal> {
-        Err(Status::Device.into())
-    }
-
     /// Begin a step. See [`super::Lane::begin`].
-    pub(super) fn begin(&mut self, session: &Session, seqs: &[StepSeq]) -> std::result::Result<(), Refusal> {
+    pub(super) fn begin(&mut self, session: &Session, seqs: &[StepSeq]) -> Result<(), Refusal> {
         if seqs.len() > LIST_WORDS {
             let why = format!("{} sequences; a step has at most {LIST_WORDS}", seqs.len());
             return Err(Refusal::because(Status::Limit, why));
         }
-        self.outside_capture(session)?;
-        self.prepare(session)?;
+        self.device.outside_capture(session)?;
+        self.device.begin(session, &mut self.reader)?;
         let announce = self.begin_reader(session, seqs).map_err(|status| self.not_begun(session, seqs, status))?;
-        self.begin_attention(session);
-        self.unsent = None;
-        self.unannounced = announce;
-        self.words.steps(self.reader.step(), self.reader.step() - 1);
-        self.words.position(self.reader.view().position());
-        if announce || self.unended.is_some() {
-            // The ring is full or the daemon is gone: the first boundary that misses a page tries again, and reports the error.
-            let sent = self.catch_up(session).is_ok();
-            session.counters.messages_before_steps.add(u64::from(announce && sent));
-            self.port.ring();
-            session.lane_moved();
-        }
-        Ok(self.enqueue(session)?)
+        self.attention.begin(session, &self.reader);
+        self.messages.begun(session, &self.reader, announce);
+        Ok(self.device.enqueue(session)?)
     }
 
     /// Find why the reader began no step. It has changed nothing, so the reason is still there, unless another thread has removed it.
@@ -162,36 +113,30 @@ impl State {
     }
 
     /// Pass a boundary. See [`super::Lane::boundary`].
-    pub(super) fn boundary(&mut self, session: &Session, plane: u16) -> std::result::Result<Pass, Refusal> {
-        self.outside_capture(session)?;
+    pub(super) fn boundary(&mut self, session: &Session, plane: u16) -> Result<Pass, Refusal> {
+        self.device.outside_capture(session)?;
         let before = self.reader.view().moves();
-        if self.attention.inexact && self.reader.plane() != Some(plane) {
-            self.reader.arrive(plane).map_err(|status| self.out_of_turn(plane, status))?;
-            self.pick(session, plane);
-        }
-        let found = self.reader.boundary(plane).map_err(|status| self.out_of_turn(plane, status))?;
-        self.words.position(self.reader.view().position());
-        if before != self.reader.view().moves() {
-            session.lane_moved();
-        }
+        let (attention, mut open) = self.attending(session);
+        let arrived = attention.arrive(&mut open, plane).and_then(|()| open.reader.boundary(plane));
+        let found = arrived.map_err(|status| self.out_of_turn(plane, status))?;
+        self.moved(session, before);
         let pass = match found {
             Found::All => Pass::All,
             Found::Part { last } => Pass::Part { count: self.reader.ready().len(), last },
             Found::Nothing { .. } => {
                 let since = Instant::now();
                 let pass = self.wait(session, plane, found, since);
-                session.counters.stalls.add(1);
-                session.counters.stall_ns.add(u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX));
+                session.counters.stalled(since);
                 pass?
             }
         };
-        self.build_owed(session, plane, pass);
-        self.enqueue(session)?;
+        self.attention.handed_out(session, &self.reader, plane, pass);
+        self.device.enqueue(session)?;
         Ok(pass)
     }
 
     /// Find why the reader refused a boundary.
-    pub(super) fn out_of_turn(&self, plane: u16, status: Status) -> Refusal {
+    fn out_of_turn(&self, plane: u16, status: Status) -> Refusal {
         let why = match (status, self.reader.plane()) {
             (Status::Range, _) => {
                 format!("the space has {} planes", self.reader.view().shared().geometry().plane_count())
@@ -209,7 +154,7 @@ impl State {
 
     /// Open a step. While tier 0 shrinks, unsealed pages are moved between steps; this thread then helps with the moves first,
     /// within the session's timeout.
-    pub(super) fn begin_reader(&mut self, session: &Session, seqs: &[StepSeq]) -> std::result::Result<bool, Status> {
+    fn begin_reader(&mut self, session: &Session, seqs: &[StepSeq]) -> Result<bool, Status> {
         let mut deadline = None;
         let mut helping = None;
         loop {
@@ -236,83 +181,8 @@ impl State {
         }
     }
 
-    /// Send the messages that did not fit into the ring before.
-    pub(super) fn catch_up(&mut self, session: &Session) -> std::result::Result<(), Status> {
-        let lane = self.reader.view().lane();
-        if let Some(step) = self.unended {
-            self.port.send(session, WireRequest::StepEnd { lane, step }, Duration::ZERO)?;
-            self.unended = None;
-        }
-        if self.unannounced {
-            let mut list = [0; LIST_WORDS];
-            let members = self.reader.members();
-            let count = members.len().min(LIST_WORDS);
-            list.iter_mut().zip(members).for_each(|(word, seq)| *word = seq);
-            let request = WireRequest::Step { lane, step: self.reader.step(), seqs: &list[..count] };
-            self.port.send(session, request, Duration::ZERO)?;
-            self.unannounced = false;
-        }
-        if let Some(fault) = self.unsent {
-            let Fault { seq, index, plane, use_pos, whole } = fault;
-            let request = WireRequest::Fault { lane, use_pos, seq, index, plane, whole };
-            let tag = self.port.send(session, request, Duration::ZERO)?;
-            self.faults[usize::from(tag)] = Some(fault);
-            self.unsent = None;
-            session.counters.faults.add(1);
-        }
-        Ok(())
-    }
-
-    /// Process the daemon's answers. Return the error of a fault that this boundary waits for.
-    pub(super) fn answers(&mut self, session: &Session, plane: u16) -> std::result::Result<(), Status> {
-        while let Some(answer) = self.port.next(session)? {
-            let Some(fault) = self.faults.get_mut(usize::from(answer.tag)).and_then(Option::take) else { continue };
-            self.reader.fault_answered(&fault);
-            let current = fault.use_pos == self.reader.view().position() && fault.plane == plane;
-            match answer.status {
-                // The page is resident, was evicted again, or the fault's deadline has passed: the boundary checks, and sends the
-                // fault again.
-                Status::Ok | Status::TimedOut | Status::Again | Status::Canceled | Status::Busy => {}
-                status if current => return Err(status),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Add the lane's counts since the last call to the session's statistics.
-    pub(super) fn count(&mut self, session: &Session) {
-        let now = self.reader.counts();
-        session.counters.lane(&self.counted, &now);
-        self.counted = now;
-    }
-
-    /// Report a boundary's missing page to the daemon.
-    pub(super) fn ask(
-        &mut self,
-        session: &Session,
-        announce: bool,
-        fault: Option<Fault>,
-    ) -> std::result::Result<(), Status> {
-        self.unannounced |= announce;
-        self.unsent = fault.or(self.unsent);
-        session.usable()?;
-        match self.catch_up(session) {
-            Ok(()) | Err(Status::Again) => {}
-            Err(status) => return Err(status),
-        }
-        self.port.ring();
-        Ok(())
-    }
-
     /// Wait until a page that was not handed out yet is readable. Help with copies meanwhile.
-    pub(super) fn wait(
-        &mut self,
-        session: &Session,
-        plane: u16,
-        found: Found,
-        since: Instant,
-    ) -> std::result::Result<Pass, Status> {
+    fn wait(&mut self, session: &Session, plane: u16, found: Found, since: Instant) -> Result<Pass, Status> {
         let mut found = found;
         let mut helping = Some(session.helping());
         let mut spin_from = since;
@@ -320,12 +190,14 @@ impl State {
             match found {
                 Found::All => return Ok(Pass::All),
                 Found::Part { last } => return Ok(Pass::Part { count: self.reader.ready().len(), last }),
-                Found::Nothing { announce, fault } => self.ask(session, announce, fault)?,
+                Found::Nothing { announce, fault } => {
+                    self.messages.ask(session, &self.reader, announce, fault)?;
+                }
             }
             let progress = session.try_round().progress;
-            self.answers(session, plane)?;
+            self.messages.answers(session, &mut self.reader, plane)?;
             let now = Instant::now();
-            let hope = self.attention.hope.filter(|_| self.reader.hopes());
+            let hope = self.attention.hope().filter(|_| self.reader.hopes());
             if hope.is_some_and(|until| now >= until) && self.reader.waive_late() {
                 return Ok(Pass::Part { count: 0, last: true });
             }
@@ -337,7 +209,7 @@ impl State {
                 drop(helping.take());
                 let left = session.timeout.saturating_sub(now.duration_since(since));
                 let hoped = hope.map_or(left, |until| until.saturating_duration_since(now));
-                self.sleep(session, left.min(hoped));
+                self.messages.sleep(session, &self.reader, left.min(hoped));
                 helping = Some(session.helping());
                 spin_from = Instant::now();
             } else {
@@ -347,13 +219,87 @@ impl State {
         }
     }
 
-    /// Sleep until the table changes, the daemon answers or is gone, or the timeout has passed.
-    fn sleep(&mut self, session: &Session, timeout: Duration) {
-        let waker = &session.lanes[usize::from(self.reader.view().lane())];
-        waker.announce(1);
-        let reader = &self.reader;
-        let moved = || reader.view().behind() || !session.alive();
-        self.port.sleep(session, Some(std::os::fd::AsFd::as_fd(waker)), timeout, moved);
-        waker.awake();
+    /// End the step. See [`super::Lane::end`].
+    pub(super) fn end(&mut self, session: &Session) -> Result<(), Refusal> {
+        self.device.outside_capture(session)?;
+        self.close(session)
+    }
+
+    /// End the step whatever its stream does.
+    pub(super) fn close(&mut self, session: &Session) -> Result<(), Refusal> {
+        if self.reader.view().active() {
+            let (attention, mut open) = self.attending(session);
+            attention.end(&mut open);
+        }
+        let announced = self.reader.end().map_err(|status| Refusal::because(status, NO_STEP))?;
+        self.device.close_gates();
+        self.messages.ended(session, &mut self.reader, announced);
+        session.counters.lane(&self.reader.take_counts());
+        session.lane_moved();
+        Ok(self.device.healthy(session)?)
+    }
+}
+
+/// Steps whose boundaries the lane's stream waits for.
+#[cfg(feature = "cuda")]
+impl State {
+    /// Return the lane's stream, to be bound now.
+    pub(super) fn to_bind(&self) -> Result<Arc<LaneStream>, Refusal> {
+        if self.reader.view().active() {
+            return Err(Refusal::because(Status::State, OPEN_STEP));
+        }
+        self.device.stream().cloned().ok_or_else(super::stream::not_on_device)
+    }
+
+    /// Gather a plane's pages. Return true if all are readable. Otherwise ask for one that is not, and process answers.
+    pub(super) fn gather(&mut self, session: &Session, plane: u16) -> Result<bool, Status> {
+        let before = self.reader.view().moves();
+        let found = self.reader.gather(plane);
+        self.moved(session, before);
+        let Found::Nothing { announce, fault } = found? else { return Ok(true) };
+        self.messages.ask(session, &self.reader, announce, fault)?;
+        self.messages.answers(session, &mut self.reader, plane).map(|()| false)
+    }
+
+    /// Pass a boundary, or let the stream wait for it. See [`super::Lane::boundary_async`].
+    pub(super) fn boundary_async(&mut self, session: &Session, plane: u16) -> Result<Option<Wait>, Refusal> {
+        let before = self.reader.view().moves();
+        let found = self.reader.gather(plane).map_err(|status| self.out_of_turn(plane, status))?;
+        self.moved(session, before);
+        let Found::Nothing { announce, fault } = found else {
+            self.device.enqueue(session)?;
+            return Ok(None);
+        };
+        let waits = self.device.check_wait(session, &self.reader);
+        waits.inspect_err(|_| self.reader.fault_ended())?;
+        self.messages.ask(session, &self.reader, announce, fault)?;
+        self.device.wait(session)?.map(Some).ok_or(Status::Again.into())
+    }
+
+    /// Open the gates of the step. See [`super::Lane::open_gates`].
+    pub(super) fn open_gates(&self, session: &Session) -> Result<(), Refusal> {
+        self.device.outside_capture(session)?;
+        if !self.reader.is_new() {
+            let why = if self.reader.view().active() { "the step had a boundary already" } else { NO_STEP };
+            return Err(Refusal::because(Status::State, why));
+        }
+        self.device.check_wait(session, &self.reader)?;
+        self.device.open_gates(session)
+    }
+
+    /// Gather planes of a gated step until one misses a page, and ask for that page.
+    pub(super) fn gather_gated(&mut self, session: &Session, next: &mut u16) -> Result<(), Status> {
+        let before = self.reader.view().moves();
+        let mut missing = None;
+        while missing.is_none() && u32::from(*next) < session.shared.geometry().plane_count() {
+            match self.reader.gather_gated(*next)? {
+                Found::Nothing { announce, fault } => missing = Some((announce, fault)),
+                _ => *next += 1,
+            }
+        }
+        self.moved(session, before);
+        let Some((announce, fault)) = missing else { return Ok(()) };
+        self.messages.ask(session, &self.reader, announce, fault)?;
+        self.messages.answers(session, &mut self.reader, *next)
     }
 }

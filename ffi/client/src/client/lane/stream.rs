@@ -1,19 +1,11 @@
 //! Lanes bound to a stream of the device that tier 0 is on.
 
 use super::{
-    Lane, NO_STEP, Refusal, State,
+    Lane, Refusal,
     away::{Away, Gated, pass_gates},
-    state::OPEN_STEP,
+    device_side::of,
 };
-use crate::{
-    Error, Result,
-    agent::{
-        protocol::{Tracks, step::Found},
-        session::Session,
-        stream::LaneStream,
-    },
-    memory::cuda::{error, status_of},
-};
+use crate::{Error, Result, agent::stream::LaneStream, memory::cuda::error};
 use kvtide_kernels::Stream;
 use kvtide_wire::status::Status;
 use std::sync::Arc;
@@ -59,10 +51,7 @@ impl Lane {
     /// `stream` must be a stream that lives until the lane is dropped, or until the lane is bound to another stream with work that
     /// comes after its own.
     pub unsafe fn bind(&mut self, stream: u64) -> Result<()> {
-        const DOING: &str = "bind a stream to lane";
-        let index = u64::from(self.index);
-        let (state, _) = self.parts(DOING)?;
-        let lane = state.to_bind().map_err(|refusal| Error::refused(DOING, index, refusal))?;
+        let lane = self.call("bind a stream to lane", u64::from(self.index), |state, _| state.to_bind())?;
         // SAFETY: this function's own contract.
         let stream = unsafe { Stream::borrow(lane.device(), stream) };
         let bound = stream.and_then(|stream| lane.bind(&Arc::new(stream)));
@@ -74,10 +63,7 @@ impl Lane {
     /// # Errors
     /// As [`Lane::bind`]; `Device` also if the stream belongs to another device.
     pub fn bind_stream(&mut self, stream: &Arc<Stream>) -> Result<()> {
-        const DOING: &str = "bind a stream to lane";
-        let index = u64::from(self.index);
-        let (state, _) = self.parts(DOING)?;
-        let lane = state.to_bind().map_err(|refusal| Error::refused(DOING, index, refusal))?;
+        let lane = self.call("bind a stream to lane", u64::from(self.index), |state, _| state.to_bind())?;
         lane.bind(stream).map_err(|e| error("bind a lane to a stream", e))
     }
 
@@ -114,20 +100,8 @@ impl Lane {
             return Ok(());
         }
         self.check()?;
-        let (state, session) = self.parts(DOING)?;
-        let before = state.reader.view().moves();
-        let found = state.reader.gather(plane).map_err(|status| refused(state.out_of_turn(plane, status)))?;
-        state.words.position(state.reader.view().position());
-        if before != state.reader.view().moves() {
-            session.lane_moved();
-        }
-        let Found::Nothing { announce, fault } = found else { return state.enqueue(session).map_err(failed) };
-        if !away.stream().can_wait() || !state.reader.fits(|class| session.tier0.frames(class)) {
-            state.reader.fault_ended();
-            return Err(refused(Refusal::because(Status::State, NO_WAIT)));
-        }
-        state.ask(session, announce, fault).map_err(failed)?;
-        let Some(wait) = state.wait_in_stream(session).map_err(failed)? else { return Err(failed(Status::Again)) };
+        let passed = self.call(DOING, u64::from(plane), |state, session| state.boundary_async(session, plane))?;
+        let Some(wait) = passed else { return Ok(()) };
         if let Some(state) = self.state.take() {
             away.leave(state, plane, wait);
             inner.session.background_tasks.add(&inner.session, away);
@@ -152,24 +126,14 @@ impl Lane {
         let refused = |refusal: Refusal| Error::refused(DOING, index, refusal);
         let Some(away) = self.away.clone() else { return Err(refused(not_on_device())) };
         let inner = Arc::clone(&self.inner);
-        let (state, session) = self.parts(DOING)?;
-        state.outside_capture(session).map_err(refused)?;
-        if !state.reader.is_new() {
-            let why = if state.reader.view().active() { "the step had a boundary already" } else { NO_STEP };
-            return Err(refused(Refusal::because(Status::State, why)));
-        }
-        if !away.stream().can_wait() || !state.reader.fits(|class| session.tier0.frames(class)) {
-            return Err(refused(Refusal::because(Status::State, NO_WAIT)));
-        }
-        away.stream().open_gates().map_err(|error| refused(of(session, &error)))?;
         let mut gated = Gated::default();
-        match pass_gates(away.stream(), state, &mut gated, session) {
-            Ok(true) => return self.check(),
-            Ok(false) => {}
-            Err(status) => {
-                gated.fail(away.stream(), status);
-                return Err(refused(status.into()));
-            }
+        let passed = self.call(DOING, index, |state, session| {
+            state.open_gates(session)?;
+            let passed = pass_gates(away.stream(), state, &mut gated, session);
+            Ok(passed.inspect_err(|status| gated.fail(away.stream(), *status))?)
+        })?;
+        if passed {
+            return self.check();
         }
         if let Some(state) = self.state.take() {
             away.leave_gated(state, gated);
@@ -210,110 +174,7 @@ impl Lane {
     }
 }
 
-impl State {
-    /// Attach the lane's device side.
-    pub(crate) fn on(&mut self, stream: Arc<LaneStream>, tracks: Box<dyn Tracks>) {
-        self.reader.track(tracks);
-        self.stream = Some(stream);
-    }
-
-    /// Return the lane's device side, if it can be bound to a stream now.
-    fn to_bind(&self) -> std::result::Result<Arc<LaneStream>, Refusal> {
-        if self.reader.view().active() {
-            return Err(Refusal::because(Status::State, OPEN_STEP));
-        }
-        self.stream.clone().ok_or_else(not_on_device)
-    }
-
-    /// Prepare the lane's stream for a step.
-    pub(super) fn prepare(&mut self, session: &Session) -> std::result::Result<(), Refusal> {
-        let Some(stream) = self.stream.clone() else { return Ok(()) };
-        if self.reader.view().active() {
-            return Err(Refusal::because(Status::State, OPEN_STEP));
-        }
-        if stream.stream().is_none() {
-            return Err(Refusal::because(Status::State, "tier 0 is on a device: bind the lane to a stream first"));
-        }
-        match stream.begin() {
-            Ok(true) => self.reader.replay(),
-            Ok(false) => {}
-            Err(error) => return Err(of(session, &error)),
-        }
-        Ok(())
-    }
-
-    /// Refuse calls that enqueue on a stream that is being captured into a graph, before they change anything.
-    pub(super) fn outside_capture(&self, session: &Session) -> std::result::Result<(), Refusal> {
-        let outside = self.stream.as_ref().map_or(Ok(()), |stream| stream.outside_capture());
-        outside.map_err(|error| of(session, &error))
-    }
-
-    /// Enqueue the table's last changes to the device's copy.
-    pub(super) fn enqueue(&self, session: &Session) -> std::result::Result<(), Status> {
-        match &self.stream {
-            Some(stream) => stream.flush().map_err(|status| lost(session, status)),
-            None => Ok(()),
-        }
-    }
-
-    /// Check that the lane's device side works.
-    pub(super) fn healthy(&self, session: &Session) -> std::result::Result<(), Status> {
-        match self.stream.as_ref().and_then(|stream| stream.failed()) {
-            Some(Status::Device) => Err(lost(session, Status::Device)),
-            _ => Ok(()),
-        }
-    }
-
-    /// End the gated step on the device.
-    pub(super) fn close_gates(&self) {
-        self.stream.iter().for_each(|stream| stream.close_gates());
-    }
-
-    /// Gather planes of a gated step until one misses a page, and ask for that page.
-    pub(super) fn gather_gated(&mut self, session: &Session, next: &mut u16) -> std::result::Result<(), Status> {
-        let before = self.reader.view().moves();
-        let mut missing = None;
-        while missing.is_none() && u32::from(*next) < session.shared.geometry().plane_count() {
-            match self.reader.gather_gated(*next)? {
-                Found::Nothing { announce, fault } => missing = Some((announce, fault)),
-                _ => *next += 1,
-            }
-        }
-        if before != self.reader.view().moves() {
-            session.lane_moved();
-        }
-        self.words.position(self.reader.view().position());
-        match missing {
-            Some((announce, fault)) => {
-                self.ask(session, announce, fault)?;
-                self.answers(session, *next)
-            }
-            None => Ok(()),
-        }
-    }
-
-    fn wait_in_stream(&self, session: &Session) -> std::result::Result<Option<crate::agent::stream::Wait>, Status> {
-        let Some(stream) = &self.stream else { return Err(Status::State) };
-        stream.wait().map_err(|error| lost(session, status_of(&error)))
-    }
-}
-
-const NO_WAIT: &str = "the stream cannot wait for the step's pages: they do not fit into tier 0, the device has no such \
-                       waits, or another lane has a stream too; use boundary";
-
-fn not_on_device() -> Refusal {
+/// Build the refusal of a call that needs a device.
+pub(super) fn not_on_device() -> Refusal {
     Refusal::because(Status::State, "tier 0 is not on a device")
-}
-
-/// Convert a device error. A lost device ends the session.
-fn of(session: &Session, error: &kvtide_kernels::Error) -> Refusal {
-    Refusal::because(lost(session, status_of(error)), error.to_string())
-}
-
-/// A lost device ends the session.
-fn lost(session: &Session, status: Status) -> Status {
-    if status == Status::Device {
-        session.fail(status);
-    }
-    status
 }

@@ -1,6 +1,8 @@
-//! Acquire: pin pages in tier 0; release: unpin them.
+//! Acquire: pin pages in tier 0.
 
-use super::{Answered, Operation, Outcome, Refusal, Reply, Session, Started, State, Status, WireRequest, Work, parked};
+use super::{
+    Answered, Operation, Outcome, Refusal, Reply, Sequences, Session, Started, Status, WireRequest, Work, parked,
+};
 use crate::{
     agent::protocol::{PageRange, PinId},
     client::request::Pin,
@@ -15,10 +17,10 @@ pub struct Acquire {
 
 impl Acquire {
     /// Pin a range. Send a request only if a page of it is missing.
-    pub(super) fn begin(state: &mut State, session: &Session, range: PageRange) -> Result<Started, Refusal> {
+    pub(super) fn begin(sequences: &mut Sequences, session: &Session, range: PageRange) -> Result<Started, Refusal> {
         let PageRange { seq, first, count, plane, planes } = range;
         let shared = &session.shared;
-        let owned = state.steady(seq)?;
+        sequences.steady(seq)?;
         let all = shared.geometry().plane_count();
         let blocks = shared.seqs().len(seq);
         if first.checked_add(count).is_none_or(|end| end > blocks) {
@@ -37,7 +39,7 @@ impl Acquire {
                 || (plane..plane + planes).all(|plane| shared.in_tier0(block, plane))
         });
         if resident {
-            owned.pins.push((pin, false));
+            sequences.pinned(seq, pin, false)?;
             return Ok(Started::Done(Outcome::Pin(pin_of(pin))));
         }
         Ok(Started::Send(Work::Acquire(Acquire { range, pin })))
@@ -54,10 +56,9 @@ impl Operation for Acquire {
         WireRequest::Acquire { seq, plane, planes, first, count }
     }
 
-    fn answered(&mut self, state: &mut State, session: &Session, reply: &Reply<'_>) -> Answered {
-        let owned = state.owned.get_mut(&self.range.seq).ok_or(Status::NotFound);
-        let owned = reply.check(true).and(owned).inspect_err(|_| self.unpin(session))?;
-        owned.pins.push((self.pin, true));
+    fn answered(&mut self, sequences: &mut Sequences, session: &Session, reply: &Reply) -> Answered {
+        let pinned = reply.check(true).and_then(|()| sequences.pinned(self.range.seq, self.pin, true));
+        pinned.inspect_err(|_| self.unpin(session))?;
         Ok(Some(Outcome::Pin(pin_of(self.pin))))
     }
 
@@ -65,29 +66,8 @@ impl Operation for Acquire {
         parked(status)
     }
 
-    fn take_back(&self, _: &mut State, session: &Session) {
+    fn take_back(&self, _: &mut Sequences, session: &Session) {
         self.unpin(session);
-    }
-}
-
-impl State {
-    pub(in crate::client::channel) fn release(&mut self, pin: Pin) -> Result<(), Refusal> {
-        let session = self.session();
-        let shared = &session.shared;
-        let id = PinId { slot: pin.0 as u32, generation: (pin.0 >> 32) as u32 };
-        let released = || Refusal::because(Status::State, "it was released before, or its sequence was dropped");
-        let elsewhere = || Refusal::because(Status::NotFound, "another channel has it");
-        let range = shared.pins().range(id).ok_or_else(released)?;
-        let owned = self.owned.get_mut(&range.seq).ok_or_else(elsewhere)?;
-        let at = owned.pins.iter().position(|(known, _)| *known == id).ok_or_else(elsewhere)?;
-        let (_, remote) = owned.pins.swap_remove(at);
-        shared.pins().release(shared.seqs(), id);
-        if remote && session.alive() {
-            let PageRange { seq, first, count, plane, planes } = range;
-            self.releases.push_back(WireRequest::Release { seq, plane, planes, first, count });
-            let _ = self.flush(); // what does not fit into the ring is sent with a later call
-        }
-        Ok(())
     }
 }
 

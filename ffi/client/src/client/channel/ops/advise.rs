@@ -1,16 +1,16 @@
 //! Advise on the use of blocks, and set the reading contract of a sequence.
 
-use super::{Answered, Operation, Refusal, Reply, Session, Started, State, Status, WireRequest, Work};
+use super::{Answered, Operation, Refusal, Reply, Sequences, Session, Started, Status, WireRequest, Work};
 use kvtide_types::{Advice, Contract};
 
 pub(super) fn begin(
-    state: &mut State,
+    sequences: &mut Sequences,
     session: &Session,
     seq: u32,
     (first, count): (u32, u32),
     advice: Advice,
 ) -> Result<Started, Refusal> {
-    state.seq_or_lease(seq)?;
+    sequences.seq_or_lease(seq)?;
     let blocks = session.shared.seqs().len(seq);
     match first.checked_add(count) {
         Some(end) if end <= blocks => Ok(Started::Send(Work::plain(WireRequest::Advise { seq, first, count, advice }))),
@@ -29,8 +29,8 @@ pub struct SetContract {
 }
 
 impl SetContract {
-    pub(super) fn begin(state: &mut State, seq: u32, contract: Contract) -> Result<Started, Refusal> {
-        state.seq(seq)?;
+    pub(super) fn begin(sequences: &mut Sequences, seq: u32, contract: Contract) -> Result<Started, Refusal> {
+        sequences.seq(seq)?;
         if !contract.is_valid() {
             let why = format!("{contract:?}: the share is 1 to 1000 permille");
             return Err(Refusal::because(Status::Range, why));
@@ -44,7 +44,7 @@ impl Operation for SetContract {
         WireRequest::Contract { seq: self.seq, contract: self.contract }
     }
 
-    fn answered(&mut self, _: &mut State, session: &Session, reply: &Reply<'_>) -> Answered {
+    fn answered(&mut self, _: &mut Sequences, session: &Session, reply: &Reply) -> Answered {
         if reply.status == Status::Ok {
             session.shared.seqs().set_contract(self.seq, self.contract.word());
         }

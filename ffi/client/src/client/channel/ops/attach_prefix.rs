@@ -1,8 +1,8 @@
 //! Attach prefix: attach the longest cached prefix to an empty sequence.
 
 use super::{
-    Answered, Operation, Outcome, Refusal, Reply, Session, Started, State, Status, WireRequest, Work, parked_or_full,
-    part,
+    Answered, Operation, Outcome, Refusal, Reply, Sequences, Session, Started, Status, WireRequest, Work,
+    parked_or_full, part,
 };
 
 /// Requests the hashes from `at` on, in as many requests as needed.
@@ -17,13 +17,13 @@ pub struct AttachPrefix {
 
 impl AttachPrefix {
     pub(super) fn begin(
-        state: &mut State,
+        sequences: &mut Sequences,
         session: &Session,
         seq: u32,
         hashes: &[u128],
         looked_up: bool,
     ) -> Result<Started, Refusal> {
-        state.steady(seq)?;
+        sequences.steady(seq)?;
         let seqs = session.shared.seqs();
         if !seqs.is_empty(seq) {
             let why = format!("the sequence has {} blocks already: attach to an empty one", seqs.len(seq));
@@ -47,7 +47,7 @@ impl Operation for AttachPrefix {
         parked_or_full(status)
     }
 
-    fn answered(&mut self, state: &mut State, session: &Session, reply: &Reply<'_>) -> Answered {
+    fn answered(&mut self, sequences: &mut Sequences, session: &Session, reply: &Reply) -> Answered {
         let (seqs, sent) = (session.shared.seqs(), part(&self.hashes, self.at));
         let before = seqs.len(self.seq);
         match reply.check(reply.is_counted() && reply.list.len() <= sent.len()) {
@@ -61,7 +61,7 @@ impl Operation for AttachPrefix {
         reply.list.iter().zip(sent).for_each(|(block, name)| session.attention.mapped(*block, *name));
         let len = seqs.len(self.seq);
         seqs.commit(self.seq, u64::from(len) * u64::from(session.shared.geometry().bounds().page_tokens));
-        state.told(self.seq);
+        sequences.told(self.seq);
         let all = reply.list.len() == sent.len();
         self.at += sent.len();
         Ok((!all || self.at == self.hashes.len()).then_some(Outcome::Blocks(len as usize)))

@@ -1,7 +1,7 @@
 //! Copies between the engine's own memory and the cache: load, store, and a relay's load by hashes.
 
 use super::{
-    Answered, Begin, OTHER_PLACE, Operation, Outcome, Refusal, Reply, Session, Started, State, Status, WireRequest,
+    Answered, Begin, OTHER_PLACE, Operation, Outcome, Refusal, Reply, Sequences, Session, Started, Status, WireRequest,
     Work, place, too_long,
 };
 use crate::{
@@ -22,7 +22,7 @@ pub struct LoadHashed<'a> {
 }
 
 impl Begin for LoadHashed<'_> {
-    fn begin(self, _: &mut State, session: &Arc<Session>) -> Result<Started, Refusal> {
+    fn begin(self, _: &mut Sequences, session: &Arc<Session>) -> Result<Started, Refusal> {
         some(self.hashes.len(), HASHED_BLOCKS_MAX)?;
         pair(self.hashes, self.blocks)?;
         let kind = Kind::LoadHashed { hashes: self.hashes.to_vec(), engine: self.blocks.to_vec() };
@@ -55,20 +55,20 @@ fn some(count: usize, most: usize) -> Result<(), Refusal> {
 }
 
 /// Check blocks that a request reads, of a lease or of a sequence that no other request changes.
-fn readable(state: &mut State, seq: u32, first: u32, count: usize) -> Result<(), Refusal> {
-    if state.check_blocks(seq, first, count)?.changing { Err(Status::Again.into()) } else { Ok(()) }
+fn readable(sequences: &mut Sequences, seq: u32, first: u32, count: usize) -> Result<(), Refusal> {
+    if sequences.check_blocks(seq, first, count)?.changing { Err(Status::Again.into()) } else { Ok(()) }
 }
 
 impl CopyBlocks {
     pub(super) fn load(
-        state: &mut State,
+        sequences: &mut Sequences,
         session: &Arc<Session>,
         seq: u32,
         first: u32,
         blocks: &[u32],
     ) -> Result<Started, Refusal> {
         some(blocks.len(), WORDS_MAX)?;
-        readable(state, seq, first, blocks.len())?;
+        readable(sequences, seq, first, blocks.len())?;
         CopyBlocks::begin(session, blocks, Kind::Load { seq, first, engine: blocks.to_vec() })
     }
 
@@ -122,7 +122,7 @@ impl Operation for CopyBlocks {
         }
     }
 
-    fn answered(&mut self, _: &mut State, _: &Session, reply: &Reply<'_>) -> Answered {
+    fn answered(&mut self, _: &mut Sequences, _: &Session, reply: &Reply) -> Answered {
         let (count, ok) = (self.count(), reply.status == Status::Ok);
         if reply.list.len() > count as usize || reply.list.iter().any(|index| *index >= count) {
             return Err(Status::Protocol);

@@ -1,6 +1,8 @@
 //! Parts of a space's feed and of a listing of its cache, for relays.
 
-use super::{Answered, Begin, Operation, Outcome, Refusal, Reply, Session, Started, State, Status, WireRequest, Work};
+use super::{
+    Answered, Begin, Operation, Outcome, Refusal, Reply, Sequences, Session, Started, Status, WireRequest, Work,
+};
 use crate::client::channel::feed::Events;
 use kvtide_types::FeedEvent;
 use std::sync::Arc;
@@ -15,7 +17,7 @@ pub enum FeedPart {
 }
 
 impl Begin for FeedPart {
-    fn begin(self, _: &mut State, _: &Arc<Session>) -> Result<Started, Refusal> {
+    fn begin(self, _: &mut Sequences, _: &Arc<Session>) -> Result<Started, Refusal> {
         Ok(Started::Send(Work::FeedPart(self)))
     }
 }
@@ -28,7 +30,7 @@ impl Operation for FeedPart {
         }
     }
 
-    fn answered(&mut self, _: &mut State, _: &Session, reply: &Reply<'_>) -> Answered {
+    fn answered(&mut self, _: &mut Sequences, _: &Session, reply: &Reply) -> Answered {
         if reply.status != Status::Ok {
             return Err(reply.status);
         }

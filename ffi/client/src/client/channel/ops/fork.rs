@@ -1,7 +1,7 @@
 //! Fork: a child that shares the sealed blocks and has copies of the others.
 
 use super::{
-    Answered, Operation, Outcome, Refusal, Reply, Session, Started, State, Status, WireRequest, Work, close,
+    Answered, Operation, Outcome, Refusal, Reply, Sequences, Session, Started, Status, WireRequest, Work, close,
     parked_or_full,
 };
 
@@ -13,11 +13,11 @@ pub struct Fork {
 }
 
 impl Fork {
-    pub(super) fn begin(state: &mut State, session: &Session, seq: u32) -> Result<Started, Refusal> {
+    pub(super) fn begin(sequences: &mut Sequences, session: &Session, seq: u32) -> Result<Started, Refusal> {
         let seqs = session.shared.seqs();
-        state.steady(seq)?;
+        sequences.steady(seq)?;
         close(session, seq)?;
-        let child = state.new_slot().inspect_err(|_| seqs.open(seq))?;
+        let child = sequences.new_slot(None).inspect_err(|_| seqs.open(seq))?;
         let _ = seqs.close(child); // new, therefore open, and not in use elsewhere
         Ok(Started::Send(Work::Fork(Fork { parent: seq, child })))
     }
@@ -32,13 +32,13 @@ impl Operation for Fork {
         parked_or_full(status)
     }
 
-    fn answered(&mut self, state: &mut State, session: &Session, reply: &Reply<'_>) -> Answered {
+    fn answered(&mut self, sequences: &mut Sequences, session: &Session, reply: &Reply) -> Answered {
         let seqs = session.shared.seqs();
         let Fork { parent, child } = *self;
         let shared = u32::try_from(reply.value).unwrap_or(u32::MAX);
         let checked = reply.check(u64::from(shared) + reply.list.len() as u64 <= u64::from(seqs.len(parent)));
         seqs.open(parent);
-        checked.inspect_err(|_| state.forget(child))?;
+        checked.inspect_err(|_| sequences.forget(child))?;
         let blocks = (0..shared).filter_map(|index| seqs.block(parent, index)).chain(reply.list.iter().copied());
         blocks.for_each(|block| {
             seqs.push(child, block);
@@ -46,13 +46,13 @@ impl Operation for Fork {
         reply.list.iter().for_each(|block| session.attention.fresh(*block));
         seqs.commit(child, seqs.committed(parent));
         seqs.set_contract(child, seqs.contract(parent));
-        state.told(child);
+        sequences.told(child);
         seqs.open(child);
         Ok(Some(Outcome::Seq(child)))
     }
 
-    fn take_back(&self, state: &mut State, session: &Session) {
+    fn take_back(&self, sequences: &mut Sequences, session: &Session) {
         session.shared.seqs().open(self.parent);
-        state.forget(self.child);
+        sequences.forget(self.child);
     }
 }

@@ -1,7 +1,8 @@
 //! Lease: a sequence that holds a cached prefix for a limited time.
 
 use super::{
-    Answered, FULL, Operation, Outcome, Refusal, Reply, Session, Started, State, Status, WireRequest, Work, too_long,
+    Answered, FULL, Operation, Outcome, Refusal, Reply, Sequences, Session, Started, Status, WireRequest, Work,
+    too_long,
 };
 use crate::client::request::Leased;
 use kvtide_types::LEASE_SHARE;
@@ -20,7 +21,7 @@ pub struct Lease {
 
 impl Lease {
     pub(super) fn begin(
-        state: &mut State,
+        sequences: &mut Sequences,
         session: &Session,
         hash: u128,
         count: u32,
@@ -36,10 +37,7 @@ impl Lease {
         if count > session.shared.seqs().seq_blocks_max() {
             return Err(Refusal::because(Status::Limit, too_long(session)));
         }
-        let seq = state.new_slot()?;
-        if let Some(owned) = state.owned.get_mut(&seq) {
-            owned.lease = Some(count);
-        }
+        let seq = sequences.new_slot(Some(count))?;
         Ok(Started::Send(Work::Lease(Lease { seq, hash, count, lease_us, refused: 0 })))
     }
 }
@@ -66,23 +64,23 @@ impl Operation for Lease {
         WireRequest::Lease { seq, hash, count, lease_us }
     }
 
-    fn answered(&mut self, state: &mut State, _: &Session, reply: &Reply<'_>) -> Answered {
+    fn answered(&mut self, sequences: &mut Sequences, _: &Session, reply: &Reply) -> Answered {
         let seq = self.seq;
         self.refused = if reply.status == Status::Limit { reply.value } else { 0 };
         let whole = |list: &[u32; 3]| list.iter().map(|n| u64::from(*n)).sum::<u64>() == u64::from(self.count);
-        match (reply.status, <[u32; 3]>::try_from(reply.list).ok().filter(whole)) {
+        match (reply.status, <[u32; 3]>::try_from(&reply.list[..]).ok().filter(whole)) {
             (Status::Ok, Some([in_host, on_nvme, elsewhere])) => {
                 let load = Duration::from_micros(reply.value);
                 Ok(Some(Outcome::Lease(Leased { seq, in_host, on_nvme, elsewhere, load })))
             }
             (status, _) => {
-                state.forget(seq);
+                sequences.forget(seq);
                 Err(if status == Status::Ok { Status::Protocol } else { status })
             }
         }
     }
 
-    fn take_back(&self, state: &mut State, _: &Session) {
-        state.forget(self.seq);
+    fn take_back(&self, sequences: &mut Sequences, _: &Session) {
+        sequences.forget(self.seq);
     }
 }

@@ -1,6 +1,6 @@
 //! Look a prefix up, as one request after another.
 
-use super::{Answered, Operation, Outcome, Refusal, Reply, Session, Started, State, WireRequest, Work};
+use super::{Answered, Operation, Outcome, Refusal, Reply, Sequences, Session, Started, WireRequest, Work};
 use crate::client::channel::{
     blocks::{CALL_BLOCKS_MAX, LOOKUP, too_many},
     search::Search,
@@ -38,7 +38,7 @@ impl Operation for Lookup {
         WireRequest::Lookup { hashes: &self.probes, asked: self.asked, range: self.search.range() }
     }
 
-    fn answered(&mut self, _: &mut State, _: &Session, reply: &Reply<'_>) -> Answered {
+    fn answered(&mut self, _: &mut Sequences, _: &Session, reply: &Reply) -> Answered {
         let (blocks, in_host) = (reply.value as u32, (reply.value >> 32) as u32);
         reply.check(in_host <= blocks)?;
         self.asked = 0;

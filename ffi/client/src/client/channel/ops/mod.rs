@@ -2,7 +2,7 @@
 //!
 //! A file has all of an operation: `begin` checks a call and makes its local changes, `request` is the message to the daemon,
 //! `answered` applies the daemon's answer to the session's mirror, and `take_back` undoes `begin` if the message could not be sent.
-//! Operations that never wait are methods of [`State`]. Called by `calls`, which has the tickets and the requests in flight.
+//! An operation changes the channel's [`Sequences`] and knows neither tickets nor rings. Called by [`State`](super::State).
 
 mod acquire;
 mod advise;
@@ -21,8 +21,8 @@ mod truncate;
 
 use super::{
     blocks::{LOAD, STORE},
-    calls::State,
     feed::{FOLLOW, LIST, LOAD_HASHED},
+    sequences::{Sequences, close},
 };
 use crate::{
     agent::session::Session,
@@ -46,7 +46,7 @@ use park::{Park, Resume};
 use publish::Publish;
 use reserve::Reserve;
 use resize::Resize;
-use sequence::{DropSeq, Tell};
+pub(super) use sequence::{DropSeq, Tell};
 use std::sync::Arc;
 use truncate::Truncate;
 
@@ -59,12 +59,12 @@ pub(super) trait Operation {
     fn request(&self) -> WireRequest<'_>;
 
     /// Apply an answer to the session's mirror.
-    fn answered(&mut self, _: &mut State, _: &Session, reply: &Reply<'_>) -> Answered {
+    fn answered(&mut self, _: &mut Sequences, _: &Session, reply: &Reply) -> Answered {
         reply.done()
     }
 
     /// Undo the local changes for a request that could not be sent.
-    fn take_back(&self, _: &mut State, _: &Session) {}
+    fn take_back(&self, _: &mut Sequences, _: &Session) {}
 
     /// Return the action and its object, for error messages.
     fn describe(&self) -> (&'static str, u64) {
@@ -161,37 +161,39 @@ pub(super) enum Started {
 /// A call that can begin.
 pub(super) trait Begin {
     /// Check the call and make its local changes. A mistake of the caller is refused here, before anything is sent.
-    fn begin(self, state: &mut State, session: &Arc<Session>) -> Result<Started, Refusal>;
+    fn begin(self, sequences: &mut Sequences, session: &Arc<Session>) -> Result<Started, Refusal>;
 }
 
 /// A request that changes nothing on this side needs no operation of its own.
 impl Begin for WireRequest<'static> {
-    fn begin(self, _: &mut State, _: &Arc<Session>) -> Result<Started, Refusal> {
+    fn begin(self, _: &mut Sequences, _: &Arc<Session>) -> Result<Started, Refusal> {
         Ok(Started::Send(Work::plain(self)))
     }
 }
 
 impl Begin for Request<'_> {
-    fn begin(self, state: &mut State, session: &Arc<Session>) -> Result<Started, Refusal> {
+    fn begin(self, sequences: &mut Sequences, session: &Arc<Session>) -> Result<Started, Refusal> {
         match self {
-            Request::Nop => WireRequest::Nop {}.begin(state, session),
-            Request::Reserve { seq, tokens } => Reserve::begin(state, session, seq, tokens),
-            Request::Fork { seq } => Fork::begin(state, session, seq),
-            Request::Truncate { seq, tokens } => Truncate::begin(state, session, seq, tokens),
+            Request::Nop => WireRequest::Nop {}.begin(sequences, session),
+            Request::Reserve { seq, tokens } => Reserve::begin(sequences, session, seq, tokens),
+            Request::Fork { seq } => Fork::begin(sequences, session, seq),
+            Request::Truncate { seq, tokens } => Truncate::begin(sequences, session, seq, tokens),
             Request::Publish { seq, first, parent, hashes, level } => {
-                Publish::begin(state, session, seq, (first, parent), hashes, level)
+                Publish::begin(sequences, session, seq, (first, parent), hashes, level)
             }
             Request::AttachPrefix { seq, hashes, looked_up } => {
-                AttachPrefix::begin(state, session, seq, hashes, looked_up)
+                AttachPrefix::begin(sequences, session, seq, hashes, looked_up)
             }
-            Request::Park { seq, due } => Park::begin(state, session, seq, due),
-            Request::Resume { seq } => Resume::begin(state, seq),
-            Request::Advise { seq, first, count, advice } => advise::begin(state, session, seq, (first, count), advice),
-            Request::Contract { seq, contract } => SetContract::begin(state, seq, contract),
-            Request::Acquire { range } => Acquire::begin(state, session, range),
+            Request::Park { seq, due } => Park::begin(sequences, seq, due),
+            Request::Resume { seq } => Resume::begin(sequences, seq),
+            Request::Advise { seq, first, count, advice } => {
+                advise::begin(sequences, session, seq, (first, count), advice)
+            }
+            Request::Contract { seq, contract } => SetContract::begin(sequences, seq, contract),
+            Request::Acquire { range } => Acquire::begin(sequences, session, range),
             Request::Lookup { hashes } => Lookup::begin(hashes),
-            Request::Lease { hash, count, time } => Lease::begin(state, session, hash, count, time),
-            Request::Load { lease, first, blocks } => CopyBlocks::load(state, session, lease, first, blocks),
+            Request::Lease { hash, count, time } => Lease::begin(sequences, session, hash, count, time),
+            Request::Load { lease, first, blocks } => CopyBlocks::load(sequences, session, lease, first, blocks),
             Request::Store { first, parent, hashes, blocks, level } => {
                 CopyBlocks::store(session, (first, parent), hashes, blocks, level)
             }
@@ -201,15 +203,15 @@ impl Begin for Request<'_> {
 }
 
 /// The daemon's answer to a request.
-pub(super) struct Reply<'a> {
+pub(super) struct Reply {
     pub status: Status,
     pub value: u64,
-    pub list: &'a [u32],
+    pub list: Vec<u32>,
     /// Number of block ids.
     pub blocks_max: BlockId,
 }
 
-impl Reply<'_> {
+impl Reply {
     /// Return the status as a result. `fits`: the answer agrees with the request. Its list must consist of block ids.
     fn check(&self, fits: bool) -> Result<(), Status> {
         match self.status {
@@ -269,18 +271,6 @@ pub(super) fn place(first: u32, parent: u128, hashes: &[Hash]) -> Result<(), Ref
 
 /// Why the daemon refuses hashes that [`place`] accepts.
 const OTHER_PLACE: &str = "the cache has one of the blocks, or their parent, at another place of a prefix";
-
-/// Close a sequence to lanes.
-fn close(session: &Session, seq: SeqId) -> Result<(), Refusal> {
-    let seqs = session.shared.seqs();
-    seqs.close(seq).map_err(|status| match status {
-        Status::State if seqs.in_step(seq) => {
-            Refusal::because(status, "the sequence is in a lane's step: end the step")
-        }
-        Status::State => Refusal::because(status, "the sequence is parked, or a fork or truncate of it is in flight"),
-        status => status.into(),
-    })
-}
 
 /// Return the reason if the daemon refuses a call on a sequence for its state.
 fn parked(status: Status) -> Option<String> {

@@ -1,6 +1,6 @@
 //! Park an idle sequence, and resume it.
 
-use super::{Answered, Operation, Refusal, Reply, Session, Started, State, Status, WireRequest, Work, close};
+use super::{Answered, Operation, Refusal, Reply, Sequences, Session, Started, Status, WireRequest, Work};
 use std::time::Duration;
 
 /// A park that fails stays parked as far as it got; [`Resume`] undoes it.
@@ -11,15 +11,12 @@ pub struct Park {
 }
 
 impl Park {
-    pub(super) fn begin(state: &mut State, session: &Session, seq: u32, due: Duration) -> Result<Started, Refusal> {
-        let owned = state.steady(seq)?;
+    pub(super) fn begin(sequences: &mut Sequences, seq: u32, due: Duration) -> Result<Started, Refusal> {
         let due_us = u64::try_from(due.as_micros()).unwrap_or(u64::MAX);
-        if owned.parked {
+        if !sequences.park(seq)? {
             // Only the expected time of return changes.
             return Ok(Started::Send(Work::plain(WireRequest::Park { seq, due_us })));
         }
-        close(session, seq)?;
-        owned.parked = true;
         Ok(Started::Send(Work::Park(Park { seq, due_us })))
     }
 }
@@ -29,8 +26,8 @@ impl Operation for Park {
         WireRequest::Park { seq: self.seq, due_us: self.due_us }
     }
 
-    fn take_back(&self, state: &mut State, _: &Session) {
-        state.unpark(self.seq);
+    fn take_back(&self, sequences: &mut Sequences, _: &Session) {
+        sequences.unpark(self.seq);
     }
 }
 
@@ -41,8 +38,8 @@ pub struct Resume {
 }
 
 impl Resume {
-    pub(super) fn begin(state: &mut State, seq: u32) -> Result<Started, Refusal> {
-        if !state.steady(seq)?.parked {
+    pub(super) fn begin(sequences: &mut Sequences, seq: u32) -> Result<Started, Refusal> {
+        if !sequences.steady(seq)?.parked {
             return Err(Refusal::because(Status::State, "the sequence is not parked"));
         }
         Ok(Started::Send(Work::Resume(Resume { seq })))
@@ -54,19 +51,10 @@ impl Operation for Resume {
         WireRequest::Resume { seq: self.seq }
     }
 
-    fn answered(&mut self, state: &mut State, _: &Session, reply: &Reply<'_>) -> Answered {
+    fn answered(&mut self, sequences: &mut Sequences, _: &Session, reply: &Reply) -> Answered {
         if reply.status == Status::Ok {
-            state.unpark(self.seq);
+            sequences.unpark(self.seq);
         }
         reply.done()
-    }
-}
-
-impl State {
-    fn unpark(&mut self, seq: u32) {
-        if let Some(owned) = self.owned.get_mut(&seq) {
-            owned.parked = false;
-        }
-        self.session().shared.seqs().open(seq);
     }
 }

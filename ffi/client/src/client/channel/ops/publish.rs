@@ -1,7 +1,7 @@
 //! Publish: make blocks findable by their hashes.
 
 use super::{
-    Answered, OTHER_PLACE, Operation, Outcome, Refusal, Reply, Session, Started, State, Status, WireRequest, Work,
+    Answered, OTHER_PLACE, Operation, Outcome, Refusal, Reply, Sequences, Session, Started, Status, WireRequest, Work,
     part, place,
 };
 use kvtide_types::Level;
@@ -27,14 +27,14 @@ pub struct Publish {
 
 impl Publish {
     pub(super) fn begin(
-        state: &mut State,
+        sequences: &mut Sequences,
         session: &Session,
         seq: u32,
         (first, parent): (u32, u128),
         hashes: &[u128],
         level: Level,
     ) -> Result<Started, Refusal> {
-        state.seq(seq)?;
+        sequences.seq(seq)?;
         let page_tokens = u64::from(session.shared.geometry().bounds().page_tokens);
         let (end, sealed) =
             (u64::from(first) + hashes.len() as u64, session.shared.seqs().committed(seq) / page_tokens);
@@ -85,7 +85,7 @@ impl Operation for Publish {
         }
     }
 
-    fn answered(&mut self, _: &mut State, session: &Session, reply: &Reply<'_>) -> Answered {
+    fn answered(&mut self, _: &mut Sequences, session: &Session, reply: &Reply) -> Answered {
         let level = reply.level().ok_or(Status::Protocol);
         reply.check(level.is_ok())?;
         if self.go_on(level?) {

@@ -1,7 +1,7 @@
 //! Reserve: new blocks for a sequence.
 
 use super::{
-    Answered, BLOCKS_MAX, Operation, Outcome, Refusal, Reply, Session, Started, State, Status, WireRequest, Work,
+    Answered, BLOCKS_MAX, Operation, Outcome, Refusal, Reply, Sequences, Session, Started, Status, WireRequest, Work,
     parked_or_full, too_long,
 };
 
@@ -14,9 +14,14 @@ pub struct Reserve {
 }
 
 impl Reserve {
-    pub(super) fn begin(state: &mut State, session: &Session, seq: u32, tokens: u64) -> Result<Started, Refusal> {
+    pub(super) fn begin(
+        sequences: &mut Sequences,
+        session: &Session,
+        seq: u32,
+        tokens: u64,
+    ) -> Result<Started, Refusal> {
         let seqs = session.shared.seqs();
-        state.steady(seq)?;
+        sequences.steady(seq)?;
         let wanted = session.shared.geometry().blocks_for(tokens);
         if wanted > seqs.seq_blocks_max() {
             return Err(Refusal::because(Status::Limit, too_long(session)));
@@ -39,7 +44,7 @@ impl Operation for Reserve {
         parked_or_full(status)
     }
 
-    fn answered(&mut self, _: &mut State, session: &Session, reply: &Reply<'_>) -> Answered {
+    fn answered(&mut self, _: &mut Sequences, session: &Session, reply: &Reply) -> Answered {
         reply.check(reply.is_counted() && !reply.list.is_empty())?;
         if !reply.list.iter().all(|block| session.shared.seqs().push(self.seq, *block)) {
             return Err(Status::Protocol);

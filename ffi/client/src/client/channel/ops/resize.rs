@@ -1,6 +1,6 @@
 //! Resize a size class of tier 0.
 
-use super::{Answered, Operation, Outcome, Refusal, Reply, Session, Started, State, Status, WireRequest, Work};
+use super::{Answered, Operation, Outcome, Refusal, Reply, Sequences, Session, Started, Status, WireRequest, Work};
 use crate::client::options::deadline;
 
 /// The class had memory for `before` frames. If `frames` is larger, the additional memory is already there.
@@ -62,13 +62,13 @@ impl Operation for Resize {
         }
     }
 
-    fn answered(&mut self, _: &mut State, session: &Session, reply: &Reply<'_>) -> Answered {
+    fn answered(&mut self, _: &mut Sequences, session: &Session, reply: &Reply) -> Answered {
         let checked = reply.check(reply.value == u64::from(self.frames));
         let resized = self.end(session, if checked.is_ok() { self.frames } else { self.before });
         checked.and(resized).map(|frames| Some(Outcome::Frames(frames)))
     }
 
-    fn take_back(&self, _: &mut State, session: &Session) {
+    fn take_back(&self, _: &mut Sequences, session: &Session) {
         let _ = self.end(session, self.before); // restores the old size; whether that succeeds changes nothing here
     }
 }

@@ -1,7 +1,7 @@
 //! Truncate: cut a sequence to its first tokens.
 
 use super::{
-    Answered, Operation, Outcome, Refusal, Reply, Session, Started, State, Status, WireRequest, Work, close, parked,
+    Answered, Operation, Outcome, Refusal, Reply, Sequences, Session, Started, Status, WireRequest, Work, close, parked,
 };
 
 /// The sequence is closed to lanes until the answer.
@@ -12,9 +12,14 @@ pub struct Truncate {
 }
 
 impl Truncate {
-    pub(super) fn begin(state: &mut State, session: &Session, seq: u32, tokens: u64) -> Result<Started, Refusal> {
+    pub(super) fn begin(
+        sequences: &mut Sequences,
+        session: &Session,
+        seq: u32,
+        tokens: u64,
+    ) -> Result<Started, Refusal> {
         let (seqs, pins) = (session.shared.seqs(), session.shared.pins());
-        let owned = state.steady(seq)?;
+        let owned = sequences.steady(seq)?;
         if tokens > seqs.committed(seq) {
             let why = format!("to {tokens} tokens; {} are committed", seqs.committed(seq));
             return Err(Refusal::because(Status::Range, why));
@@ -39,7 +44,7 @@ impl Operation for Truncate {
         parked(status)
     }
 
-    fn answered(&mut self, state: &mut State, session: &Session, reply: &Reply<'_>) -> Answered {
+    fn answered(&mut self, sequences: &mut Sequences, session: &Session, reply: &Reply) -> Answered {
         let seqs = session.shared.seqs();
         let len = session.shared.geometry().blocks_for(self.tokens);
         let copied = reply.list.len() as u32;
@@ -51,13 +56,13 @@ impl Operation for Truncate {
                 seqs.push(self.seq, *block);
             });
             seqs.commit(self.seq, self.tokens);
-            state.told(self.seq);
+            sequences.told(self.seq);
         }
         seqs.open(self.seq);
         checked.map(|()| Some(Outcome::Done))
     }
 
-    fn take_back(&self, _: &mut State, session: &Session) {
+    fn take_back(&self, _: &mut Sequences, session: &Session) {
         session.shared.seqs().open(self.seq);
     }
 }
