@@ -89,7 +89,7 @@ impl Core {
     /// Return the committed tokens of a sequence.
     #[must_use]
     pub fn seq_tokens(&self, session: SessionId, seq: SeqId) -> Option<u64> {
-        self.requests.lists.get(session)?.seqs.get(seq as usize).filter(|q| q.live).map(|q| q.tokens)
+        self.requests.is_live(session).then(|| self.requests.live_seq(session, seq))?.map(|q| q.tokens)
     }
 
     /// Return whether the space is unused: no session, no block, no cache entry, no slot awaiting erasure. Host memory that is

@@ -27,7 +27,7 @@ impl BlockApi<'_> {
             return self.complete(who, Status::Limit, 0);
         }
         let count = engine.len() as u32;
-        if first.checked_add(count).is_none_or(|end| end > q.blocks) {
+        if first.checked_add(count).is_none_or(|end| end > q.blocks()) {
             return self.complete(who, Status::Range, 0);
         }
         if u64::from(first + count) * self.geo.page_tokens > q.tokens {

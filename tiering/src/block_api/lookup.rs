@@ -6,7 +6,7 @@
 use crate::actions::ActionBuf;
 use crate::api::{NONE, SeqId, Status};
 use crate::block_api::BlockApi;
-use crate::blocks::{NEUTRAL_PRIORITY, Seq};
+use crate::blocks::NEUTRAL_PRIORITY;
 use crate::disk::Admit;
 use crate::mutants::{self, Mutant};
 use crate::sessions::{Life, Phase, Who, Work};
@@ -90,9 +90,9 @@ impl BlockApi<'_> {
     pub(crate) fn lease(&mut self, who: Who, lease: Lease, due: u64) {
         let s = who.session;
         let Lease { seq, hash, count, lease_us } = lease;
-        match self.lists[s].seqs.get(seq as usize) {
+        match self.lists(s).seqs.get(seq as usize) {
             None => return self.complete(who, Status::Range, 0),
-            Some(q) if q.live || q.busy != 0 => return self.complete(who, Status::State, 0),
+            Some(q) if q.is_live() || q.busy != 0 => return self.complete(who, Status::State, 0),
             Some(_) => {}
         }
         if count == 0 || lease_us == 0 {
@@ -112,8 +112,8 @@ impl BlockApi<'_> {
         let lease_us = if mutants::on(Mutant::LeaseEndsEarly) { lease_us / 2 } else { lease_us };
         // `u64::MAX` marks a sequence that is no lease.
         let until = self.now.saturating_add(lease_us).min(u64::MAX - 1);
-        *self.seq_mut(s, seq) =
-            Seq { live: true, priority: NEUTRAL_PRIORITY, busy: op + 1, leased_until: until, ..Seq::default() };
+        let q = self.begin_seq(s, seq);
+        (q.priority, q.busy, q.leased_until) = (NEUTRAL_PRIORITY, op + 1, until);
         let before = self.blocks().leased_bytes;
         let attached = self.attach_chain(s, seq, last, count);
         let (leased, share) = (self.blocks().leased_bytes, self.lease_share(s));
@@ -224,7 +224,7 @@ impl BlockApi<'_> {
     /// Undo a failed lease: remove its sequence.
     pub(crate) fn undo_lease(&mut self, s: u16, seq: SeqId) {
         self.drop_tail(s, seq, 0);
-        *self.seq_mut(s, seq) = Seq::default();
+        self.end_seq(s, seq);
     }
 
     /// Start the lease. The list holds the number of its blocks in host, only on NVMe, and only in another tier 0. The value is the
@@ -232,12 +232,12 @@ impl BlockApi<'_> {
     pub(crate) fn complete_lease(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
         let seq = self.op(s, op).seq;
         self.seq_mut(s, seq).busy = 0;
-        let until = self.lists[s].seqs[seq as usize].leased_until;
+        let until = self.lists(s).seqs[seq as usize].leased_until;
         let session = &mut self.copiers[s];
         session.leases += 1;
         session.lease_ends_at = session.lease_ends_at.min(until);
         self.set_timer(until);
-        let blocks = self.lists[s].seqs[seq as usize].blocks;
+        let blocks = self.lists(s).seqs[seq as usize].blocks();
         self.announce_used(s, seq, blocks);
         let (mut host, mut nvme, mut elsewhere) = (0u32, 0u32, 0u32);
         for index in 0..blocks {
@@ -258,7 +258,7 @@ impl BlockApi<'_> {
             true => u64::from(blocks) as f64 * self.disk.slot_bytes() as f64 / f64::from(rate),
             false => 0.0,
         };
-        let bus = us(host + nvme + elsewhere, self.tier0[s].link.rate);
+        let bus = us(host + nvme + elsewhere, self.tier0(s).link.rate);
         (Status::Ok, us(nvme, self.disk.read_rate()).max(bus) as u64)
     }
 }

@@ -1,7 +1,8 @@
 //! What other layers may change of a page or a block, by event. They read both, and change nothing else.
 
-use crate::api::{BlockId, NONE};
-use crate::blocks::{Block, BlockState, BlockTable, Page, PersistState};
+use crate::api::{BlockId, NONE, SessionId};
+use crate::blocks::{Block, BlockState, BlockTable, Chunks, Page, PersistState, Sequences, Tier0};
+use crate::sessions::PerSession;
 use crate::tables::index::{Link, ShardCopy};
 
 impl BlockTable {
@@ -20,6 +21,24 @@ impl BlockTable {
 
     pub(crate) fn blocks(&self) -> &super::Blocks {
         &self.blocks
+    }
+
+    /// Return the frames and lanes of a session.
+    pub(crate) fn tier0(&self, s: SessionId) -> &Tier0 {
+        &self.tier0[s]
+    }
+
+    pub(crate) fn tier0s(&self) -> &PerSession<Tier0> {
+        &self.tier0
+    }
+
+    /// Return the sequences of a session.
+    pub(crate) fn lists(&self, s: SessionId) -> &Sequences {
+        &self.lists[s]
+    }
+
+    pub(crate) fn chunks(&self) -> &Chunks {
+        &self.chunks
     }
 
     /// A host frame has the page's bytes now.

@@ -63,15 +63,7 @@ impl BlockTable {
         let clock = session.clock;
         let frame = &mut session.frames[f as usize];
         (frame.stamp, frame.spared) = (clock, false);
-        let on = frame.on;
-        let class = usize::from(session.class_of_frame(f));
-        let c = &mut session.classes[class];
-        match on {
-            On::Clean => c.clean.move_back(&mut session.frames, f),
-            On::Dirty => c.dirty.move_back(&mut session.frames, f),
-            On::Mapped => c.mapped.move_back(&mut session.frames, f),
-            _ => {}
-        }
+        self.to_back(s, f);
     }
 
     /// Move the page in a frame to the front of its eviction list.
@@ -93,8 +85,82 @@ impl BlockTable {
         &self.tier0[s].frames[f as usize]
     }
 
-    pub(crate) fn frame_mut(&mut self, s: u16, f: FrameId) -> &mut Frame {
+    pub(super) fn frame_mut(&mut self, s: u16, f: FrameId) -> &mut Frame {
         &mut self.tier0[s].frames[f as usize]
+    }
+
+    /// The frame shows its page now, and no job is about it.
+    pub(crate) fn now_shows(&mut self, s: u16, f: FrameId) {
+        let frame = self.frame_mut(s, f);
+        (frame.state, frame.job) = (FrameState::Present, NONE);
+    }
+
+    /// The frame shows no page, and no job is about it.
+    pub(crate) fn now_empty(&mut self, s: u16, f: FrameId) {
+        let frame = self.frame_mut(s, f);
+        (frame.state, frame.job) = (FrameState::Free, NONE);
+    }
+
+    /// The frame's page leaves for another frame of the session.
+    pub(crate) fn begin_move(&mut self, s: u16, f: FrameId) {
+        let page = self.frame(s, f).page;
+        self.unlist(s, f);
+        self.remove_copy(page, s, f);
+        self.frame_mut(s, f).state = FrameState::Invalidating;
+    }
+
+    /// The job about the frame; `NONE`: it has ended.
+    pub(crate) fn set_frame_job(&mut self, s: u16, f: FrameId, slot: u32) {
+        self.frame_mut(s, f).job = slot;
+    }
+
+    /// A job that stores the frame's page in host begins.
+    pub(crate) fn begin_copy_out(&mut self, s: u16, f: FrameId, slot: u32) {
+        self.class_mut(s, f).copying_out += 1;
+        self.frame_mut(s, f).job = slot;
+    }
+
+    /// A job that stores the frame's page in host has ended.
+    pub(crate) fn end_copy_out(&mut self, s: u16, f: FrameId) {
+        self.class_mut(s, f).copying_out -= 1;
+        self.frame_mut(s, f).job = NONE;
+    }
+
+    /// Let the frame's page count as used now. It keeps its place in its list.
+    pub(crate) fn refresh(&mut self, s: u16, f: FrameId) {
+        let session = &mut self.tier0[s];
+        session.frames[f as usize].stamp = session.clock;
+    }
+
+    /// Pass over a clean frame in a search: it moves behind all others. `spared`: it had its one second chance.
+    pub(crate) fn pass_over_frame(&mut self, s: u16, f: FrameId, stamp: u32, spared: bool) {
+        let frame = self.frame_mut(s, f);
+        frame.stamp = stamp;
+        frame.spared |= spared;
+        self.to_back(s, f);
+    }
+
+    /// Move a frame to the back of its list of clean or dirty frames.
+    pub(crate) fn to_back(&mut self, s: u16, f: FrameId) {
+        let session = &mut self.tier0[s];
+        let class = usize::from(session.class_of_frame(f));
+        let c = &mut session.classes[class];
+        match session.frames[f as usize].on {
+            On::Clean => c.clean.move_back(&mut session.frames, f),
+            On::Dirty => c.dirty.move_back(&mut session.frames, f),
+            On::Mapped => c.mapped.move_back(&mut session.frames, f),
+            _ => {}
+        }
+    }
+
+    /// Note that a scheduled prefetch brought the frame's page.
+    pub(crate) fn brought_by_schedule(&mut self, s: u16, f: FrameId) {
+        self.frame_mut(s, f).scheduled = true;
+    }
+
+    /// Return whether a scheduled prefetch brought the frame's page, and forget it.
+    pub(crate) fn take_scheduled(&mut self, s: u16, f: FrameId) -> bool {
+        std::mem::take(&mut self.frame_mut(s, f).scheduled)
     }
 
     /// Return the session's frame that shows the page or is about to.

@@ -181,8 +181,7 @@ impl BlockTable {
     pub(crate) fn overtake_plan(&mut self, s: u16, old: &crate::blocks::Frame, after: Option<(u16, u64)>) {
         let planes = u64::from(self.geo.planes_len());
         let Some(lane) = self.tier0[s].lanes.get_mut(usize::from(old.lane)) else { return };
-        let expected = lane.cursor.step > lane.batch.step;
-        if after.is_none() && expected && old.use_pos / planes == lane.cursor.step {
+        if after.is_none() && lane.expected == Some(old.use_pos / planes) {
             lane.plan_overtaken = true;
         }
     }

@@ -1,35 +1,8 @@
-//! A lane: its announced steps, and the planner's progress through the pages that they read.
+//! A lane: its announced steps, and what they use.
 
-use crate::api::{NONE, SeqId};
+use crate::api::NONE;
 use crate::lists::List;
 use serde::{Deserialize, Serialize};
-
-/// A step and the sequences that it reads.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Batch {
-    pub step: u64,
-    pub seqs: Vec<SeqId>,
-}
-
-/// The planner's position in a step: the next page to check, in order of use.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Cursor {
-    pub step: u64,
-    pub plane: u16,
-    /// Position in the batch.
-    pub pos: u32,
-    /// Block index; `NONE`: the first that the sequence needs.
-    pub index: u32,
-    /// The walk has not ended.
-    pub running: bool,
-}
-
-impl Cursor {
-    /// Return a sort key in order of use.
-    pub fn order(&self) -> (u64, u16, u32, u32) {
-        (self.step, self.plane, self.pos, self.index.wrapping_add(1))
-    }
-}
 
 /// One lane of a session.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -37,14 +10,8 @@ pub(crate) struct Lane {
     /// Steps announced and not ended, oldest first.
     pub active: [u64; 2],
     pub active_len: u8,
-    /// Batch that the cursor walks through.
-    pub batch: Batch,
-    /// Batch announced and not reached by the cursor.
-    pub next: Batch,
-    pub has_next: bool,
-    pub cursor: Cursor,
-    /// Position of the walk that reads pages ahead from disk; it is ahead of `cursor`.
-    pub read_ahead: Cursor,
+    /// Step after the announced ones that the lane's walk has found pages for.
+    pub expected: Option<u64>,
     /// The session's step clock at its three latest announcements, latest first. A page touched since the last of them is needed,
     /// because the walk may have touched it one step ahead.
     pub epochs: [u32; 3],
@@ -65,15 +32,8 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    pub fn new(seqs_max: usize, classes: usize) -> Lane {
-        let batch = || Batch { step: 0, seqs: Vec::with_capacity(seqs_max) };
-        Lane {
-            batch: batch(),
-            next: batch(),
-            fault_frame: NONE,
-            stream_lists: vec![List::default(); classes],
-            ..Lane::default()
-        }
+    pub fn new(classes: usize) -> Lane {
+        Lane { fault_frame: NONE, stream_lists: vec![List::default(); classes], ..Lane::default() }
     }
 
     /// Return whether a step is announced and not ended.
@@ -84,11 +44,5 @@ impl Lane {
     /// Return the latest announced step that has not ended.
     pub fn newest(&self) -> Option<u64> {
         self.active_len.checked_sub(1).map(|i| self.active[usize::from(i)])
-    }
-
-    /// Start the walk through `batch`.
-    pub fn restart(&mut self) {
-        self.cursor = Cursor { step: self.batch.step, plane: 0, pos: 0, index: NONE, running: true };
-        self.read_ahead = self.cursor;
     }
 }

@@ -3,6 +3,7 @@
 //! - `block`, `page`, `frame`, `lane`, `sequence`, `tier0`: records and tables
 //! - `refs`: references, from the first to the return of the id
 //! - `frames`: which tier-0 frame shows which page, and the list that each frame is in
+//! - `classes`, `lanes`: sizes and shortages of tier 0; announced steps
 //! - `hosts`: the list that a page's host frame is in; loads from it; requests for host memory
 //! - `mapped`: mapped frames, which show a page where it is in host
 //! - `jobs`: the jobs that give a page a frame, from plan to end
@@ -20,11 +21,13 @@
 mod block;
 mod change;
 mod charge;
+mod classes;
 mod frame;
 mod frames;
 mod hosts;
 mod jobs;
 mod lane;
+mod lanes;
 mod late;
 mod mapped;
 mod page;
@@ -37,7 +40,7 @@ pub(crate) use block::{Block, BlockState, Blocks, PersistState};
 pub(crate) use frame::{Frame, FrameState, On, Tier0Class};
 pub(crate) use frames::Pick;
 pub(crate) use jobs::NewJob;
-pub(crate) use lane::{Cursor, Lane};
+pub(crate) use lane::Lane;
 pub(crate) use page::Page;
 pub(crate) use sequence::{CHUNK, Chunks, NEUTRAL_PRIORITY, Seq, Sequences};
 pub(crate) use tier0::Tier0;
@@ -63,9 +66,9 @@ pub(crate) struct BlockTable {
     below: Sessions,
     pages: Vec<Page>,
     blocks: Blocks,
-    pub(crate) tier0: PerSession<Tier0>,
-    pub(crate) lists: PerSession<Sequences>,
-    pub(crate) chunks: Chunks,
+    tier0: PerSession<Tier0>,
+    lists: PerSession<Sequences>,
+    chunks: Chunks,
     pub(crate) host: Host,
     pub(crate) disk: Disk,
     pub(crate) index: Index,
@@ -125,7 +128,7 @@ impl BlockTable {
     pub fn attach(&mut self, s: SessionId, shard: u16, lanes: u16, frames: &[u32]) {
         self.below.attach(s, shard);
         let Sessions { cfg, geo, .. } = &self.below;
-        self.tier0[s] = Tier0::new(geo, &cfg.limits, &cfg.policy, lanes, frames);
+        self.tier0[s] = Tier0::new(geo, &cfg.policy, lanes, frames);
         self.lists[s] = Sequences::new(&cfg.limits);
     }
 

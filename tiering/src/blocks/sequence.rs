@@ -12,12 +12,12 @@ pub(crate) const CHUNK: u32 = 32;
 /// One sequence.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Seq {
-    pub live: bool,
+    pub(super) live: bool,
     /// The unsealed blocks are in host, not in tier 0.
     pub parked: bool,
     /// Index of the fork, truncate, park or resume in progress, plus 1; 0: none.
     pub busy: u32,
-    pub blocks: u32,
+    pub(super) blocks: u32,
     /// Committed tokens.
     pub tokens: u64,
     /// First block index that may still hold window pages to discard.
@@ -39,10 +39,24 @@ pub(crate) struct Seq {
     /// Expiry time of a lease in microseconds; `u64::MAX`: not a lease.
     pub leased_until: u64,
     /// Preferred disk: the one that holds its prefix chain, if any of it is on NVMe.
-    pub disk: Option<u16>,
+    pub(super) disk: Option<u16>,
 }
 
 impl Seq {
+    pub fn is_live(&self) -> bool {
+        self.live
+    }
+
+    /// Return the number of blocks.
+    pub fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// Return the disk that holds its prefix chain, if any of it is on NVMe.
+    pub fn disk(&self) -> Option<u16> {
+        self.disk
+    }
+
     /// Return whether it is a lease that has started.
     pub fn is_lease(&self) -> bool {
         self.leased_until != u64::MAX && self.busy == 0

@@ -31,8 +31,21 @@ impl BlockTable {
         self.lists[s].seqs.get(seq as usize).filter(|q| q.live)
     }
 
+    /// Return what layers above keep about a sequence, to change it. They cannot change its blocks.
     pub(crate) fn seq_mut(&mut self, s: u16, seq: SeqId) -> &mut Seq {
         &mut self.lists[s].seqs[seq as usize]
+    }
+
+    /// Start a sequence without blocks.
+    pub(crate) fn begin_seq(&mut self, s: u16, seq: SeqId) -> &mut Seq {
+        let q = self.seq_mut(s, seq);
+        *q = Seq { live: true, ..Seq::default() };
+        q
+    }
+
+    /// End a sequence whose blocks were dropped.
+    pub(crate) fn end_seq(&mut self, s: u16, seq: SeqId) {
+        *self.seq_mut(s, seq) = Seq::default();
     }
 
     /// Return the block at an index that the caller checked.

@@ -1,8 +1,7 @@
 //! The tier 0 of a session: its frames, their lists, and the lanes that read them.
 
 use super::{Frame, Lane, On, Tier0Class};
-use crate::actions::LIST_MAX;
-use crate::api::{Limits, NONE, Policy};
+use crate::api::{NONE, Policy};
 use crate::config::Geometry;
 use crate::link::Link;
 use crate::lists::List;
@@ -34,13 +33,12 @@ pub(crate) struct Tier0 {
 
 impl Tier0 {
     /// Allocate all tables that the session will use. `frames`: tier-0 frames by class, then mapped frames by class, if any.
-    pub fn new(geo: &Geometry, limits: &Limits, policy: &Policy, lanes: u16, frames: &[u32]) -> Tier0 {
+    pub fn new(geo: &Geometry, policy: &Policy, lanes: u16, frames: &[u32]) -> Tier0 {
         let classes = geo.classes.len();
         let (counts, mapped_frames) = frames.split_at(classes);
-        let seqs = (limits.seqs_max as usize).min(LIST_MAX);
         let mut tier0 = Tier0 {
             frames: vec![Frame::default(); frames.iter().map(|&n| n as usize).sum()],
-            lanes: (0..lanes).map(|_| Lane::new(seqs, classes)).collect(),
+            lanes: (0..lanes).map(|_| Lane::new(classes)).collect(),
             drop_mark: NONE,
             ..Tier0::default()
         };
@@ -84,7 +82,6 @@ impl Tier0 {
     pub fn bytes(&self) -> usize {
         self.frames.capacity() * size_of::<Frame>()
             + self.classes.capacity() * size_of::<Tier0Class>()
-            + self.lanes.iter().map(|l| (l.batch.seqs.capacity() + l.next.seqs.capacity()) * 4).sum::<usize>()
             + self.lanes.capacity() * size_of::<Lane>()
     }
 }

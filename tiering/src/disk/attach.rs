@@ -21,7 +21,7 @@ impl DiskTier {
 
     /// Append the longest cached prefix with complete windows; return its length in blocks.
     pub(crate) fn attach_cached(&mut self, s: u16, seq: SeqId, hashes: &[u128]) -> u32 {
-        let start = self.lists[s].seqs[seq as usize].blocks;
+        let start = self.lists(s).seqs[seq as usize].blocks();
         let mut above = match start {
             0 => NONE,
             _ => self.block(self.seq_block(s, seq, start - 1)).entry,
@@ -64,7 +64,7 @@ impl DiskTier {
             self.touch_block(s, b, seq);
             above = c;
         }
-        let mut len = self.lists[s].seqs[seq as usize].blocks;
+        let mut len = self.lists(s).seqs[seq as usize].blocks();
         while len > start && !self.windows_whole(s, seq, len) {
             len -= 1;
         }

@@ -77,7 +77,7 @@ impl DiskTier {
         let slot = copy.and_then(|copy| copy.slot().or_else(|| copy.block().map(|p| self.block(p).slot)));
         match slot.filter(|&at| at != NONE) {
             Some(at) => Some(self.disk.disk_of(at)),
-            None => self.chain_of(b).and_then(|(s, seq)| self.lists[s].seqs[seq as usize].disk),
+            None => self.chain_of(b).and_then(|(s, seq)| self.lists(s).seqs[seq as usize].disk()),
         }
     }
 

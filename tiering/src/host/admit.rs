@@ -25,7 +25,7 @@ impl HostTier {
         let beyond_guarantee = blocks.saturating_sub(self.unclaimed(s).into());
         for class in 0..self.geo.classes.len() {
             let planes = u64::from(self.geo.classes[class].planes);
-            let c = &self.tier0[s].classes[class];
+            let c = &self.tier0(s).classes[class];
             let (pages, stay) = (blocks * planes, unsealed * planes);
             if stay > c.room() {
                 return Admit::No(Status::TooBig);

@@ -29,9 +29,7 @@ impl HostTier {
             JobRec { task: Task::CopyOut, reason, page, frame: f, host, op, ..JobRec::default() },
             buf,
         );
-        let class = usize::from(self.tier0[s].class_of_frame(f));
-        self.tier0[s].classes[class].copying_out += 1;
-        self.tier0[s].frames[f as usize].job = slot;
+        self.begin_copy_out(s, f, slot);
         if op != NONE {
             self.job_begins(s, op);
         }

@@ -62,8 +62,7 @@ impl HostTier {
                         self.count_mapped(s, job.frame, job.page, false);
                         self.remove_copy(job.page, s, job.frame);
                         self.unlist(s, job.frame);
-                        let frame = self.frame_mut(s, job.frame);
-                        (frame.state, frame.job) = (FrameState::Free, NONE);
+                        self.now_empty(s, job.frame);
                     }
                     self.keep_source(s, job);
                     self.end_place(s, slot, job);
@@ -88,7 +87,7 @@ impl HostTier {
                         self.lost[s].quarantine = list;
                     }
                     if job.task == Task::CopyOut {
-                        self.frame_mut(s, job.frame).job = NONE;
+                        self.set_frame_job(s, job.frame, NONE);
                     }
                     let b = self.geo.block_of(job.page);
                     self.remove_in_flight(b);
@@ -131,7 +130,7 @@ impl HostTier {
 
     /// Keep the page of a lost session's mapped frame, which shows the page until the process exits. Other frames are ignored.
     fn unmapped_by_loss(&mut self, s: u16, f: u32, page: u32) {
-        if page != NONE && self.tier0[s].is_mapped_frame(f) {
+        if page != NONE && self.tier0(s).is_mapped_frame(f) {
             if !mutants::on(Mutant::NoQuarantine) {
                 self.keep_reading(s, page);
             }
@@ -141,7 +140,7 @@ impl HostTier {
 
     /// Release the tier-0 frames, which are lost with their process. Pages that were only there are lost.
     pub(crate) fn abandon_frames(&mut self, s: u16) {
-        for f in 0..self.tier0[s].frames.len() as u32 {
+        for f in 0..self.tier0(s).frames.len() as u32 {
             let frame = *self.frame(s, f);
             match frame.on {
                 // A queued Evict or Drop has nothing left to do.
@@ -162,7 +161,7 @@ impl HostTier {
                 self.unlist(s, f);
                 self.unmapped_by_loss(s, f, frame.page);
                 self.remove_copy(frame.page, s, f);
-                self.frame_mut(s, f).state = FrameState::Free;
+                self.now_empty(s, f);
                 self.settle_host(frame.page);
                 self.counters.transitions += 1;
                 self.lose_if_nowhere(frame.page, Cause::EngineLost);

@@ -104,7 +104,7 @@ impl HostTier {
         }
         self.disk.wake_again();
         let copying_out =
-            self.tier0.iter().any(|t| t.classes.get(usize::from(class)).is_some_and(|c| c.copying_out > 0));
+            self.tier0s().iter().any(|t| t.classes.get(usize::from(class)).is_some_and(|c| c.copying_out > 0));
         let (can_take, can_write) = (self.disk.may_have_slots(), self.disk.accepts_writes());
         self.host.register_shortage(class, can_take, can_write) || copying_out || self.disk.is_reading()
     }
@@ -180,7 +180,7 @@ impl HostTier {
                 .take(tier0.lanes.len())
                 .any(|op| matches!(s.ops[op].work, Work::Fault(fault) if fault.page == page))
         };
-        self.sessions().iter().zip(self.tier0.iter()).any(waits)
+        self.sessions().iter().zip(self.tier0s().iter()).any(waits)
     }
 
     /// Evict a host frame at no cost. Its page is on disk and stays in tier 0, or no live step needs it, or it belongs to an
@@ -204,7 +204,7 @@ impl HostTier {
     /// Return a limit for stamps. A page last needed before it belongs to steps that are over, on every lane of every session with
     /// a plan.
     fn host_unneeded_before(&self) -> u32 {
-        let lanes = self.tier0.iter().flat_map(|tier0| &tier0.lanes);
+        let lanes = self.tier0s().iter().flat_map(|tier0| &tier0.lanes);
         lanes.filter(|l| l.live).map(|l| l.host_epochs[2]).min().unwrap_or(u32::MAX)
     }
 
@@ -247,7 +247,7 @@ impl HostTier {
     /// Return the most recently used page that is evictable in the session's tier 0 and in host, and has a block that satisfies
     /// `passes`.
     fn evictable_twice(&self, s: u16, class: u8, passes: impl Fn(&Block) -> bool) -> Option<u32> {
-        let session = &self.tier0[s];
+        let session = self.tier0(s);
         let mut f = session.classes[usize::from(class)].clean.tail;
         while f != NONE {
             let frame = &session.frames[f as usize];

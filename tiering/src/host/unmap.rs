@@ -27,7 +27,7 @@ impl HostTier {
         if !self.host.pause_mapping(class, clock.wrapping_add(PAUSE_STEPS)) {
             return false;
         }
-        let classes = self.tier0.iter().filter_map(|tier0| tier0.classes.get(usize::from(class)));
+        let classes = self.tier0s().iter().filter_map(|tier0| tier0.classes.get(usize::from(class)));
         if classes.map(|c| c.mapped_invalidating).sum::<u32>() > 0 {
             // Waiting requests check again when one of them has been unmapped.
             return true;
@@ -43,7 +43,7 @@ impl HostTier {
     /// Return the mapped frame of a class with the lowest cost of unmapping: one that no live step needs, else the most recently
     /// used one, which is needed again last.
     pub(crate) fn next_to_unmap(&self, s: u16, class: u8) -> Option<u32> {
-        let session = &self.tier0[s];
+        let session = self.tier0(s);
         let list = session.classes.get(usize::from(class))?.mapped;
         let limit = self.unneeded_before(s);
         let head = Some(list.head).filter(|&f| f != NONE && session.frames[f as usize].stamp < limit);

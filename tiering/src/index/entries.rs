@@ -156,7 +156,7 @@ impl PrefixIndex {
     /// the slower of the two steps.
     pub(crate) fn measure_load_costs(&mut self) {
         let us = |bytes: u64, rate: f32| if rate > 0.0 { bytes as f64 / f64::from(rate) } else { 0.0 };
-        let bus = self.tier0.iter().map(|tier0| tier0.link.rate).fold(0.0, f32::max);
+        let bus = self.tier0s().iter().map(|tier0| tier0.link.rate).fold(0.0, f32::max);
         let nvme = us(self.disk.slot_bytes() * u64::from(self.cfg.shards), self.disk.read_rate());
         let slot_bytes = self.disk.slot_bytes();
         self.index.set_load_us(us(slot_bytes, bus).max(nvme));
@@ -269,7 +269,7 @@ impl PrefixIndex {
     /// is in use: a lease of that shard can still be loaded, but lookups do not find its prefix any more. Return false if there is none
     /// near.
     pub(crate) fn drop_entry_in_tier0(&mut self, s: u16, class: u8) -> bool {
-        let session = &self.tier0[s];
+        let session = self.tier0(s);
         let Some(c) = session.classes.get(usize::from(class)) else { return false };
         let (mut found, mut count) = ([NONE; CANDIDATES_MAX], 0);
         for f in c.early.iter(&session.frames).take(FRAMES_MAX) {

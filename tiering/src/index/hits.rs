@@ -83,7 +83,7 @@ impl PrefixIndex {
         for index in first..first + count {
             let from = self.whereabouts(s, self.seq_block(s, seq, index));
             let us = |rate: f32| if rate > 0.0 { self.disk.slot_bytes() as f64 / f64::from(rate) } else { 0.0 };
-            let bus = us(self.tier0[s].link.rate);
+            let bus = us(self.tier0(s).link.rate);
             let load_us = match from {
                 From::Tier0 => 0.0,
                 From::Host => bus,

@@ -23,7 +23,7 @@ impl Paging<'_> {
         if range.planes == 0 || range.count == 0 {
             return Err(Status::Invalid);
         }
-        if planes_end > self.geo.planes.len() || end > u64::from(q.blocks) {
+        if planes_end > self.geo.planes.len() || end > u64::from(q.blocks()) {
             return Err(Status::Range);
         }
         // A prefix that is being attached may become shorter.
@@ -55,7 +55,7 @@ impl Paging<'_> {
         for plane in range.plane..range.plane + range.planes {
             all[usize::from(self.geo.class_of(plane))] += u64::from(range.count);
         }
-        for (class, c) in self.tier0[s].classes.iter().enumerate() {
+        for (class, c) in self.tier0(s).classes.iter().enumerate() {
             if all[class] > c.room() {
                 return Err(Status::TooBig);
             }
@@ -81,7 +81,7 @@ impl Paging<'_> {
                 || self.find_copy(page, s).is_some_and(|f| self.frame(s, f).pins > 0);
             more[usize::from(self.geo.class_of_page(page))] += u64::from(!stays);
         }
-        let full = self.tier0[s].classes.iter().enumerate().any(|(i, c)| c.held() + more[i] > c.room());
+        let full = self.tier0(s).classes.iter().enumerate().any(|(i, c)| c.held() + more[i] > c.room());
         if full { Err(Status::NoSpace) } else { Ok(()) }
     }
 
@@ -107,8 +107,8 @@ impl Paging<'_> {
                 self.pin(s, f);
             }
             self.set_work(s, op, Acquire { pinned: pinned + 1, ..acquire });
-            let class = usize::from(self.geo.class_of_page(page));
-            self.tier0[s].classes[class].committed_pins -= 1;
+            let class = self.geo.class_of_page(page);
+            self.commit_pin(s, class, false);
             return Next::Sent;
         }
         for i in pinned..len.min(pinned + AHEAD) {
@@ -157,9 +157,8 @@ impl Paging<'_> {
     fn promise(&mut self, s: u16, range: &Pin, from: u32, add: bool) {
         let planes = u32::from(range.planes);
         for i in from..range.count * planes {
-            let class = usize::from(self.geo.class_of(range.plane + (i % planes) as u16));
-            let committed = &mut self.tier0[s].classes[class].committed_pins;
-            *committed = if add { *committed + 1 } else { *committed - 1 };
+            let class = self.geo.class_of(range.plane + (i % planes) as u16);
+            self.commit_pin(s, class, add);
         }
     }
 
@@ -203,7 +202,7 @@ impl Paging<'_> {
     pub(crate) fn advise(&mut self, s: u16, seq: SeqId, first: u32, count: u32, advice: Advice) -> Status {
         let Some(&q) = self.live_seq(s, seq) else { return Status::NotFound };
         let end = u64::from(first) + u64::from(count);
-        if end > u64::from(q.blocks) {
+        if end > u64::from(q.blocks()) {
             return Status::Range;
         }
         let end = end as u32;

@@ -10,13 +10,13 @@ impl Paging<'_> {
     pub(crate) fn attach_prefix(&mut self, who: Who, seq: SeqId, hashes: &[u128], asked: Option<u32>, due: u64) {
         let s = who.session;
         let Some(&q) = self.live_seq(s, seq) else { return self.complete(who, Status::NotFound, 0) };
-        if q.parked || q.busy != 0 || q.tokens != u64::from(q.blocks) * self.geo.page_tokens {
+        if q.parked || q.busy != 0 || q.tokens != u64::from(q.blocks()) * self.geo.page_tokens {
             return self.complete(who, Status::State, 0);
         }
         if hashes.len() > HASHES_MAX {
             return self.complete(who, Status::Limit, 0);
         }
-        let attach = AttachPrefix { first: q.blocks, count: 0, tokens: q.tokens, looked_up: asked.is_none() };
+        let attach = AttachPrefix { first: q.blocks(), count: 0, tokens: q.tokens, looked_up: asked.is_none() };
         let Some(op) = self.new_op(who, seq, attach, due) else { return };
         self.count_asked(s, asked.unwrap_or(0));
         let found = self.attach_cached(s, seq, hashes);
@@ -28,7 +28,7 @@ impl Paging<'_> {
         let page_tokens = self.geo.page_tokens;
         let q = self.seq_mut(s, seq);
         q.busy = op + 1;
-        q.tokens = u64::from(q.blocks) * page_tokens;
+        q.tokens = u64::from(q.blocks()) * page_tokens;
     }
 
     /// Admit the attached blocks if host memory can hold them; otherwise shorten the prefix.

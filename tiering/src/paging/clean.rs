@@ -16,21 +16,22 @@ impl Paging<'_> {
         for class in 0..self.geo.classes.len() {
             let policy = self.cfg.policy;
             let jobs_max = self.cfg.limits.jobs_max;
-            let c = &mut self.tier0[s].classes[class];
+            let c = &self.tier0(s).classes[class];
             if c.dirty.is_empty() && c.early.is_empty() {
                 continue;
             }
             let ready = c.free.len + c.clean.len + c.copying_out;
             let low = u64::from(c.count) * u64::from(policy.clean_low_percent) / 100;
             let high = u64::from(c.count) * u64::from(policy.clean_high_percent) / 100;
-            c.cleaning = u64::from(ready) < if c.cleaning { high } else { low };
+            let cleaning = u64::from(ready) < if c.cleaning { high } else { low };
             // Write-back ahead of need leaves job entries for the jobs that lanes wait for.
-            let ahead = if c.cleaning { (high as u32).saturating_sub(ready).min((jobs_max / 4).max(1)) } else { 0 };
+            let ahead = if cleaning { (high as u32).saturating_sub(ready).min((jobs_max / 4).max(1)) } else { 0 };
             let shortage = c.shortage.saturating_sub(c.copying_out);
             let early = c.early.len.min((jobs_max / 4).max(1));
             // Pages that a publish waits for, including ancestors, take host frames like pages that a lane waits for. So do pages
             // that block a shrink.
-            let shrinks = self.tier0[s].classes[class].beyond > 0;
+            let shrinks = c.beyond > 0;
+            self.set_cleaning(s, class, cleaning);
             let waited = if early > 0 && shrinks { early } else { 0 };
             let published = if early > 0 && self.publishes_wait() { early } else { 0 };
             for i in 0..ahead.max(shortage).max(early) {
@@ -47,7 +48,7 @@ impl Paging<'_> {
     }
 
     fn clean_coldest(&mut self, s: u16, class: u8, to: For, buf: &mut ActionBuf) -> bool {
-        let c = &self.tier0[s].classes[usize::from(class)];
+        let c = &self.tier0(s).classes[usize::from(class)];
         let early = c.early.head;
         let f = match early {
             NONE if to == For::Later => self.coldest_that_stays(s, class),
@@ -61,18 +62,17 @@ impl Paging<'_> {
     /// only by a nearly finished sequence will be freed soon without a write, so they move behind all others.
     fn coldest_that_stays(&mut self, s: u16, class: u8) -> FrameId {
         for _ in 0..CHANCES {
-            let f = self.tier0[s].classes[usize::from(class)].dirty.head;
+            let f = self.tier0(s).classes[usize::from(class)].dirty.head;
             if f == NONE {
                 return NONE;
             }
-            let block = self.block(self.geo.block_of(self.tier0[s].frames[f as usize].page));
+            let block = self.block(self.geo.block_of(self.tier0(s).frames[f as usize].page));
             let own = block.home == s && block.entry == NONE && block.refs() == 1;
             let ending = self.cfg.policy.retention.ending_tokens;
-            if !own || !self.lists[s].seqs.get(block.seq as usize).is_some_and(|q| q.live && q.is_ending(ending)) {
+            if !own || !self.lists(s).seqs.get(block.seq as usize).is_some_and(|q| q.is_live() && q.is_ending(ending)) {
                 return f;
             }
-            let session = &mut self.tier0[s];
-            session.classes[usize::from(class)].dirty.move_back(&mut session.frames, f);
+            self.to_back(s, f);
         }
         NONE
     }
@@ -80,9 +80,8 @@ impl Paging<'_> {
     /// Record the end of a `CopyOut` job: the host frame is the page's copy, or free again.
     pub(crate) fn copied_out(&mut self, s: u16, slot: u32, job: JobRec, status: Status) {
         self.release_job(s, slot);
-        let class = usize::from(self.tier0[s].class_of_frame(job.frame));
-        self.tier0[s].classes[class].copying_out -= 1;
-        self.tier0[s].frames[job.frame as usize].job = NONE;
+        let class = usize::from(self.tier0(s).class_of_frame(job.frame));
+        self.end_copy_out(s, job.frame);
         self.set_copying_out(job.page, false);
         let ok = status == Status::Ok || mutants::on(Mutant::FailedCopyOutIsSuccess);
         let fails = self.page(job.page).copy_out_fails;

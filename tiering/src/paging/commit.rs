@@ -11,10 +11,10 @@ const DISCARD_MAX: u32 = 64;
 impl Paging<'_> {
     pub(crate) fn commit(&mut self, s: u16, seq: SeqId, tokens: u64) -> Status {
         let Some(&q) = self.live_seq(s, seq) else { return Status::NotFound };
-        if q.parked || tokens < q.tokens || tokens.div_ceil(self.geo.page_tokens) > u64::from(q.blocks) {
+        if q.parked || tokens < q.tokens || tokens.div_ceil(self.geo.page_tokens) > u64::from(q.blocks()) {
             return Status::State;
         }
-        let clock = self.tier0[s].clock;
+        let clock = self.tier0(s).clock;
         let before = q.tokens / self.geo.page_tokens;
         let mut after = tokens / self.geo.page_tokens;
         if mutants::on(Mutant::CommitSealsPartialPage) {
@@ -39,10 +39,9 @@ impl Paging<'_> {
         }
         self.count_unsealed(s, false);
         self.set_sealed(b);
-        let clock = self.tier0[s].clock;
         for page in self.pages_of(b) {
             if let Some(f) = self.find_copy(page, s) {
-                self.frame_mut(s, f).stamp = clock;
+                self.refresh(s, f);
             }
             self.settle_page(page);
         }
@@ -50,7 +49,7 @@ impl Paging<'_> {
 
     /// Discard pages of window and state planes that the sequence will not read again, unless other references exist.
     fn discard_out_of_window(&mut self, s: u16, seq: SeqId) {
-        let q = self.lists[s].seqs[seq as usize];
+        let q = self.lists(s).seqs[seq as usize];
         let early = u64::from(mutants::on(Mutant::WindowDiscardedEarly));
         let firsts = |core: &Paging<'_>, plane| core.geo.first_needed(plane, q.tokens) + early;
         let windowed = self.geo.windowed.len();
@@ -60,7 +59,7 @@ impl Paging<'_> {
             (least, most) = (least.min(first), most.max(first));
         }
         let mut done_to = q.discard_from;
-        let end = most.min(u64::from(q.blocks)).min(u64::from(q.discard_from) + u64::from(DISCARD_MAX)) as u32;
+        let end = most.min(u64::from(q.blocks())).min(u64::from(q.discard_from) + u64::from(DISCARD_MAX)) as u32;
         for index in q.discard_from..end {
             let b = self.seq_block(s, seq, index);
             let block = self.block(b);

@@ -27,7 +27,7 @@ impl Paging<'_> {
         frames: &[FrameId],
     ) -> Result<BlockId, Status> {
         let q = *self.live_seq(s, seq).ok_or(Status::NotFound)?;
-        if q.parked || q.busy != 0 || index != q.blocks {
+        if q.parked || q.busy != 0 || index != q.blocks() {
             return Err(Status::State);
         }
         if frames.len() != self.geo.planes.len() {
@@ -58,7 +58,7 @@ impl Paging<'_> {
 
     /// Check that the frames are of their planes' classes, and that each is named once.
     fn check_frames_declared(&self, s: u16, frames: &[FrameId]) -> Result<(), Status> {
-        let session = &self.tier0[s];
+        let session = self.tier0(s);
         for (plane, &f) in frames.iter().enumerate().filter(|&(_, &f)| f != NONE) {
             let c = &session.classes[usize::from(self.geo.class_of(plane as u16))];
             if f < c.base || f - c.base >= c.count {
@@ -115,7 +115,7 @@ impl Paging<'_> {
             let page = self.geo.page(b, plane as u16);
             if f != NONE {
                 self.unlist(s, f);
-                self.frame_mut(s, f).state = FrameState::Present;
+                self.now_shows(s, f);
                 self.add_copy(page, s, f);
                 self.counters.transitions += 1;
                 self.settle(s, f);

@@ -8,7 +8,7 @@
 
 use crate::actions::ActionBuf;
 use crate::api::{NONE, Status};
-use crate::blocks::{FrameState, NO_LANE, On, Pick};
+use crate::blocks::{NO_LANE, On, Pick};
 use crate::counters::Reason;
 use crate::mutants::{self, Mutant};
 use crate::paging::Paging;
@@ -59,7 +59,7 @@ impl Paging<'_> {
     fn place_succeeded(&mut self, s: u16, slot: u32, job: JobRec) {
         let bytes = self.geo.classes[usize::from(self.geo.class_of_page(job.page))].page_bytes;
         match job.task {
-            Task::CopyIn if self.tier0[s].is_mapped_frame(job.frame) => self.counters.shown_in_place += 1,
+            Task::CopyIn if self.tier0(s).is_mapped_frame(job.frame) => self.counters.shown_in_place += 1,
             Task::CopyIn => self.counters.host_to_tier0.add(job.reason, bytes),
             Task::CopyInAs => self.counters.host_to_tier0.add(Reason::Copy, bytes),
             Task::Copy => self.counters.tier0_to_tier0.add(job.reason, bytes),
@@ -69,8 +69,7 @@ impl Paging<'_> {
         if matches!(job.task, Task::CopyIn | Task::CopyInAs) {
             self.counters.prefetch_used += u64::from(self.host.set_read_ahead(job.host, false));
         }
-        let frame = self.frame_mut(s, job.frame);
-        (frame.state, frame.job) = (FrameState::Present, NONE);
+        self.now_shows(s, job.frame);
         self.settle(s, job.frame);
         self.end_placed(s, slot, job);
         if job.op != NONE {

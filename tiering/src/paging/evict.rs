@@ -16,7 +16,7 @@ const EVICT_WAIT_MAX_US: u64 = 64_000;
 impl Paging<'_> {
     pub(crate) fn issue_drops(&mut self, s: u16, buf: &mut ActionBuf) {
         while self.can_send_last(s, buf) {
-            let f = self.tier0[s].drops.head;
+            let f = self.tier0(s).drops.head;
             if f == NONE {
                 return;
             }
@@ -31,9 +31,9 @@ impl Paging<'_> {
     /// attempt. The release is not reported, so each delay is twice the previous one.
     pub(crate) fn evict_later(&mut self, s: u16, f: u32) {
         self.counters.jobs_busy += 1;
-        self.frame_mut(s, f).job = NONE;
+        self.set_frame_job(s, f, NONE);
         let now = self.now;
-        if self.tier0[s].evicts_later.is_empty() {
+        if self.tier0(s).evicts_later.is_empty() {
             self.pagers[s].evict_wait_us = (self.pagers[s].evict_wait_us * 2).clamp(EVICT_WAIT_US, EVICT_WAIT_MAX_US);
             self.pagers[s].evict_again_at = now.saturating_add(self.pagers[s].evict_wait_us);
             let at = self.pagers[s].evict_again_at;
@@ -44,7 +44,7 @@ impl Paging<'_> {
 
     fn evict_again(&mut self, s: u16) {
         while self.now >= self.pagers[s].evict_again_at {
-            let f = self.tier0[s].evicts_later.head;
+            let f = self.tier0(s).evicts_later.head;
             if f == NONE {
                 return;
             }
@@ -56,7 +56,7 @@ impl Paging<'_> {
     pub(crate) fn issue_evicts(&mut self, s: u16, buf: &mut ActionBuf) {
         self.evict_again(s);
         while self.can_send_last(s, buf) {
-            let f = self.tier0[s].evicts.head;
+            let f = self.tier0(s).evicts.head;
             if f == NONE {
                 return;
             }
@@ -64,7 +64,8 @@ impl Paging<'_> {
             self.unlist(s, f);
             let page = self.frame(s, f).page;
             let job = JobRec { task: Task::Evict, reason: Reason::Clean, page, frame: f, ..JobRec::default() };
-            self.frame_mut(s, f).job = self.send_other(s, job, buf);
+            let slot = self.send_other(s, job, buf);
+            self.set_frame_job(s, f, slot);
         }
     }
 }

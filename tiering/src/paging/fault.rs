@@ -79,7 +79,7 @@ impl Paging<'_> {
         let mut latest: Option<(u64, u32)> = None;
         for (slot, job) in (0..).zip(&self.session(s).jobs.recs) {
             let here =
-                job.live && job.in_flight && job.frame != NONE && self.tier0[s].class_of_frame(job.frame) == class;
+                job.live && job.in_flight && job.frame != NONE && self.tier0(s).class_of_frame(job.frame) == class;
             if !here {
                 continue;
             }
@@ -102,9 +102,8 @@ impl Paging<'_> {
 
     /// Complete a fault: the page is resident, and stays until the lane's next boundary, when the lane may read it.
     fn fault_served(&mut self, s: u16, op: u32, fault: Fault, f: u32) {
-        let session = &mut self.tier0[s];
-        session.lanes[usize::from(fault.lane)].fault_frame = f;
-        session.frames[f as usize].stamp = session.clock;
+        self.set_fault_frame(s, fault.lane, f);
+        self.refresh(s, f);
         self.plan_use(s, f, (fault.lane, fault.use_pos));
         self.finish_plain(s, op, Status::Ok);
     }
@@ -144,7 +143,7 @@ impl Paging<'_> {
         if fault.is_whole() {
             return self.pick_not_held(s, class, fault);
         }
-        let session = &self.tier0[s];
+        let session = self.tier0(s);
         let stream = session.lanes[usize::from(lane)].stream_lists[usize::from(class)];
         let own = stream.iter(&session.frames).find(|&f| {
             let frame = self.frame(s, f);
@@ -163,16 +162,15 @@ impl Paging<'_> {
     /// that was refused.
     fn pick_not_held(&mut self, s: u16, class: u8, fault: &Fault) -> Option<Pick> {
         let (c, at) = (usize::from(class), (fault.lane, fault.use_pos));
-        for _ in 0..self.tier0[s].classes[c].clean.len {
-            let f = self.tier0[s].classes[c].clean.head;
+        for _ in 0..self.tier0(s).classes[c].clean.len {
+            let f = self.tier0(s).classes[c].clean.head;
             if !self.is_held(s, f, fault) {
                 return Some(Pick { frame: f, after: self.use_of(s, f, at), stream_lane: NO_LANE });
             }
             // It is in use. The next search need not check it first.
-            let session = &mut self.tier0[s];
-            session.classes[c].clean.move_back(&mut session.frames, f);
+            self.to_back(s, f);
         }
-        let session = &self.tier0[s];
+        let session = self.tier0(s);
         let may = |f: &u32| !self.is_held(s, *f, fault);
         let streaming = session.lanes.iter().flat_map(|l| l.stream_lists[c].iter(&session.frames));
         if let Some(f) = streaming.filter(|&f| self.idle(s, f)).find(may) {
@@ -181,7 +179,7 @@ impl Paging<'_> {
         let refused = session.classes[c].refused.iter(&session.frames).find(may);
         let pick = refused.and_then(|f| self.pick_refused(s, f));
         if pick.is_none() {
-            self.tier0[s].classes[c].shortage += 1;
+            self.count_shortage(s, class);
         }
         pick
     }
@@ -197,7 +195,7 @@ impl Paging<'_> {
 
     /// Return a frame that the lane is past, among the clean pages touched last by the walk: it will be read again last.
     fn consumed_by(&self, s: u16, class: u8, lane: u16, pos: u64) -> Option<u32> {
-        let session = &self.tier0[s];
+        let session = self.tier0(s);
         let mut f = session.classes[usize::from(class)].clean.tail;
         for _ in 0..CONSUMED_MAX {
             let frame = session.frames.get(f as usize)?;
@@ -262,14 +260,14 @@ impl Paging<'_> {
     pub(crate) fn fault(&mut self, who: Who, (lane, use_pos): (u16, u64), whole: bool, at: (u32, u32, u16), due: u64) {
         let (s, (seq, index, plane)) = (who.session, at);
         self.counters.faults += 1;
-        let session = &self.tier0[s];
+        let session = self.tier0(s);
         let invalid = if usize::from(lane) >= session.lanes.len() || usize::from(plane) >= self.geo.planes.len() {
             Some(Status::Range)
         } else {
             match self.live_seq(s, seq) {
                 _ if !session.exists() => Some(Status::State),
                 None => Some(Status::NotFound),
-                Some(q) if index >= q.blocks => Some(Status::Range),
+                Some(q) if index >= q.blocks() => Some(Status::Range),
                 Some(_) => None,
             }
         };
@@ -277,7 +275,7 @@ impl Paging<'_> {
             return self.complete(who, status, 0);
         }
         // The lane has used the page that it was given before, because it waits for another one now.
-        self.tier0[s].lanes[usize::from(lane)].fault_frame = NONE;
+        self.set_fault_frame(s, lane, NONE);
         let page = self.geo.page(self.seq_block(s, seq, index), plane);
         let stays = self.stays_for(s, page, lane, use_pos);
         self.counters.faults_resident += u64::from(stays || self.present(page, s).is_some());

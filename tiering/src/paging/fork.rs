@@ -6,7 +6,7 @@
 
 use crate::actions::ActionBuf;
 use crate::api::{BlockId, Contract, IoClass, NONE, PlaneKind, SeqId, Status};
-use crate::blocks::{BlockState, Chunks, FrameState, NewJob, Seq};
+use crate::blocks::{BlockState, Chunks, FrameState, NewJob};
 use crate::counters::Reason;
 use crate::disk::Admit;
 use crate::host::{Take, Want};
@@ -21,9 +21,9 @@ impl Paging<'_> {
     pub(crate) fn fork(&mut self, who: Who, parent: SeqId, child: SeqId, due: u64) {
         let s = who.session;
         let Some(&q) = self.live_seq(s, parent) else { return self.complete(who, Status::NotFound, 0) };
-        let refused = match self.lists[s].seqs.get(child as usize) {
+        let refused = match self.lists(s).seqs.get(child as usize) {
             None => Some(Status::Range),
-            Some(c) if c.live || c.busy != 0 || q.parked || q.busy != 0 => Some(Status::State),
+            Some(c) if c.is_live() || c.busy != 0 || q.parked || q.busy != 0 => Some(Status::State),
             Some(_) => None,
         };
         if let Some(status) = refused {
@@ -39,14 +39,14 @@ impl Paging<'_> {
     /// Admit a fork if there is capacity: the child refers to the shared blocks from now on.
     pub(crate) fn admit_fork(&mut self, s: u16, op: u32, fork: Fork) -> Admit {
         let (seq, Fork { child, tokens, .. }) = (self.op(s, op).seq, fork);
-        let parent = self.lists[s].seqs[seq as usize];
+        let parent = self.lists(s).seqs[seq as usize];
         let shared = (tokens / self.geo.page_tokens) as u32;
         let tail = u32::from(!tokens.is_multiple_of(self.geo.page_tokens));
-        if parent.blocks < shared + tail || parent.parked {
+        if parent.blocks() < shared + tail || parent.parked {
             // Truncated or parked while the fork waited.
             return Admit::No(Status::State);
         }
-        if Chunks::needed(0, shared + tail) > self.chunks.free_chunks() {
+        if Chunks::needed(0, shared + tail) > self.chunks().free_chunks() {
             return Admit::No(Status::Limit);
         }
         match self.admit_copies(s, tail) {
@@ -54,15 +54,10 @@ impl Paging<'_> {
             other => return other,
         }
         let page_tokens = self.geo.page_tokens;
-        *self.seq_mut(s, child) = Seq {
-            live: true,
-            busy: op + 1,
-            discard_from: parent.discard_from,
-            priority: parent.priority,
-            ends_at: parent.ends_at,
-            contract: parent.contract,
-            ..Seq::default()
-        };
+        let q = self.begin_seq(s, child);
+        q.busy = op + 1;
+        (q.discard_from, q.priority) = (parent.discard_from, parent.priority);
+        (q.ends_at, q.contract) = (parent.ends_at, parent.contract);
         if matches!(parent.contract, Contract::Approx { .. }) {
             self.track(s, child);
         }
@@ -203,14 +198,14 @@ impl Paging<'_> {
         self.end_copy(fork.copy);
         self.untrack(s, fork.child);
         self.drop_tail(s, fork.child, 0);
-        *self.seq_mut(s, fork.child) = Seq::default();
+        self.end_seq(s, fork.child);
     }
 
     pub(crate) fn truncate(&mut self, who: Who, seq: SeqId, tokens: u64, due: u64) {
         let s = who.session;
         let Some(&q) = self.live_seq(s, seq) else { return self.complete(who, Status::NotFound, 0) };
         let keep = tokens.div_ceil(self.geo.page_tokens);
-        if keep > u64::from(q.blocks) {
+        if keep > u64::from(q.blocks()) {
             return self.complete(who, Status::Range, 0);
         }
         let keep = keep as u32;

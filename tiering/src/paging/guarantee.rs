@@ -10,7 +10,7 @@ use crate::sessions::{Guarantee, Phase, Who};
 
 impl Paging<'_> {
     pub(crate) fn guarantee(&mut self, who: Who, blocks: u32, due: u64) {
-        let session = &self.tier0[who.session];
+        let session = self.tier0(who.session);
         if blocks > 0 && !session.exists() {
             // Its blocks have no home, so none of them would count.
             return self.complete(who, Status::Invalid, 0);
@@ -62,12 +62,12 @@ impl Paging<'_> {
     /// Return the largest guarantee for which there are block ids.
     fn ids_for_guarantee(&self, s: u16) -> u32 {
         let taken = self.blocks().referred + self.blocks().promised - self.unclaimed(s);
-        self.tier0[s].own_blocks + self.blocks().max.saturating_sub(taken)
+        self.tier0(s).own_blocks + self.blocks().max.saturating_sub(taken)
     }
 
     /// Return the host frames of a class, and the blocks, that a guarantee needs in addition to those committed to the session.
     fn needs_of_guarantee(&self, s: u16, class: usize, blocks: u32) -> (u64, u64) {
-        let c = &self.tier0[s].classes[class];
+        let c = &self.tier0(s).classes[class];
         let guaranteed = u64::from(blocks) * u64::from(self.geo.classes[class].planes);
         let pages = c.committed_with(c.committed, guaranteed, c.room()).saturating_sub(c.committed_in_host());
         (pages, self.unclaimed_of(s, blocks).saturating_sub(self.unclaimed(s)).into())

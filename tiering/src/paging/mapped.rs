@@ -22,7 +22,7 @@ impl Paging<'_> {
     /// needs it.
     pub(crate) fn pick_mapped(&self, s: u16, page: u32) -> Option<Pick> {
         let class = self.geo.class_of_page(page);
-        let c = &self.tier0[s].classes[usize::from(class)];
+        let c = &self.tier0(s).classes[usize::from(class)];
         if c.mapped_frames == 0 {
             return None;
         }
@@ -46,7 +46,7 @@ impl Paging<'_> {
 
     /// Unmap the page in a mapped frame if it can get a frame in tier 0, to be loaded there. Return whether it can.
     pub(crate) fn bring_home(&mut self, s: u16, f: u32) -> bool {
-        if !self.tier0[s].is_mapped_frame(f) || self.frame(s, f).on != On::Mapped || self.is_fault_frame(s, f) {
+        if !self.tier0(s).is_mapped_frame(f) || self.frame(s, f).on != On::Mapped || self.is_fault_frame(s, f) {
             return false;
         }
         let class = self.geo.class_of_page(self.frame(s, f).page);
@@ -61,12 +61,12 @@ impl Paging<'_> {
     /// Unmap the session's mapped frames that other requests need, some at a time.
     pub(crate) fn issue_unmaps(&mut self, s: u16) {
         for class in 0..self.geo.classes.len() as u8 {
-            if self.tier0[s].classes[usize::from(class)].mapped_frames == 0 {
+            if self.tier0(s).classes[usize::from(class)].mapped_frames == 0 {
                 continue;
             }
             let quota = self.mapped_quota(class);
             let want = self.host.unmaps_due(class, quota).min(u64::from(UNMAP_BATCH)) as u32;
-            let invalidating = self.tier0[s].classes[usize::from(class)].mapped_invalidating;
+            let invalidating = self.tier0(s).classes[usize::from(class)].mapped_invalidating;
             for _ in invalidating..want {
                 let Some(f) = self.next_to_unmap(s, class) else { break };
                 debug_assert!(self.frame(s, f).state == FrameState::Present);

@@ -3,7 +3,7 @@
 //! One file for each request: `reserve`, `commit`, `fork` (with truncate), `park` (with resume), `attach_prefix`, `publish`, `acquire` (with
 //! release and advice), `declare`, `resize`, `guarantee`, `fault`; steps are in `scan`.
 //!
-//! - `scan`, `read_ahead`: the walk of a lane through the pages of its steps
+//! - `walk`, `scan`, `read_ahead`: the walk of a lane through the pages of its steps
 //! - `pick`, `mapped`: the frame for a page
 //! - `clean`, `evict`, `reclaim`: write-back from tier 0, and frames that become free
 //! - `done`, `ops`: ends of jobs; phases of requests
@@ -37,6 +37,7 @@ mod resize;
 mod scan;
 mod scheduled;
 mod sequences;
+mod walk;
 
 use ops::Next;
 pub(crate) use pager::Pager;
@@ -46,6 +47,7 @@ pub(crate) use prefetch::{Prediction, Prefetch, Scores};
 pub(crate) use publish::PublishArgs;
 use scan::WALK_MAX;
 pub(crate) use scheduled::ScheduledPrefetches;
+use walk::{Cursor, Walk};
 
 use crate::host::HostTier;
 use crate::layer::stands_on;

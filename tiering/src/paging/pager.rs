@@ -1,12 +1,16 @@
 //! What paging knows of a session.
 
-use super::{Prediction, ScheduledPrefetches};
+use super::{Prediction, ScheduledPrefetches, Walk};
+use crate::actions::LIST_MAX;
+use crate::api::Limits;
 use crate::sessions::Pin;
 use serde::{Deserialize, Serialize};
 
 /// What paging knows of a session.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Pager {
+    /// Walk of each lane.
+    pub walks: Vec<Walk>,
     /// Acquired ranges.
     pub pins: Vec<Pin>,
     pub scheduled: ScheduledPrefetches,
@@ -30,15 +34,21 @@ pub(crate) struct Pager {
 
 impl Pager {
     /// Allocate all memory that it will use.
-    pub fn new(requests_max: u32) -> Pager {
+    pub fn new(limits: &Limits, lanes: u16) -> Pager {
+        let seqs_max = (limits.seqs_max as usize).min(LIST_MAX);
         Pager {
-            pins: Vec::with_capacity(requests_max as usize),
+            walks: (0..lanes).map(|_| Walk::new(seqs_max)).collect(),
+            pins: Vec::with_capacity(limits.requests_max as usize),
             scheduled: ScheduledPrefetches::new(),
             ..Pager::default()
         }
     }
 
     pub fn bytes(&self) -> usize {
-        self.pins.capacity() * size_of::<Pin>() + self.scheduled.bytes() + self.prediction.bytes()
+        self.walks.capacity() * size_of::<Walk>()
+            + self.walks.iter().map(Walk::bytes).sum::<usize>()
+            + self.pins.capacity() * size_of::<Pin>()
+            + self.scheduled.bytes()
+            + self.prediction.bytes()
     }
 }

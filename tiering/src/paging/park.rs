@@ -33,7 +33,7 @@ impl Paging<'_> {
         if self.pinned_from(s, seq, 0) {
             return self.complete(who, Status::Busy, 0);
         }
-        let Some(op) = self.new_op(who, seq, Park { left: (q.blocks, 0) }, deadline) else { return };
+        let Some(op) = self.new_op(who, seq, Park { left: (q.blocks(), 0) }, deadline) else { return };
         self.enter(s, op, Phase::Parking);
         let q = self.seq_mut(s, seq);
         (q.parked, q.busy) = (true, op + 1);
@@ -43,7 +43,7 @@ impl Paging<'_> {
 
     /// Return the index of the first unsealed block; unsealed blocks are the last ones.
     fn first_unsealed(&self, s: u16, seq: SeqId) -> u32 {
-        let mut index = self.lists[s].seqs[seq as usize].blocks;
+        let mut index = self.lists(s).seqs[seq as usize].blocks();
         while index > 0 && self.block(self.seq_block(s, seq, index - 1)).state == BlockState::Unsealed {
             index -= 1;
         }
@@ -52,7 +52,7 @@ impl Paging<'_> {
 
     /// Allow the unsealed blocks to leave tier 0, or require them to stay there again.
     fn let_leave(&mut self, s: u16, seq: SeqId, parked: bool) {
-        let blocks = self.lists[s].seqs[seq as usize].blocks;
+        let blocks = self.lists(s).seqs[seq as usize].blocks();
         for index in self.first_unsealed(s, seq)..blocks {
             let b = self.seq_block(s, seq, index);
             if self.block(b).parked == parked {
@@ -134,7 +134,7 @@ impl Paging<'_> {
     /// Complete a park: all unsealed pages are in host, so free their frames.
     fn left(&mut self, s: u16, op: u32) {
         let seq = self.op(s, op).seq;
-        let blocks = self.lists[s].seqs[seq as usize].blocks;
+        let blocks = self.lists(s).seqs[seq as usize].blocks();
         for index in self.first_unsealed(s, seq)..blocks {
             for page in self.pages_of(self.seq_block(s, seq, index)) {
                 let Some(f) = self.present(page, s) else { continue };
@@ -165,7 +165,7 @@ impl Paging<'_> {
     pub(crate) fn admit_resume(&mut self, s: u16, op: u32) -> Admit {
         let seq = self.op(s, op).seq;
         let first = self.first_unsealed(s, seq);
-        let blocks = self.lists[s].seqs[seq as usize].blocks;
+        let blocks = self.lists(s).seqs[seq as usize].blocks();
         match self.admit(s, 0, u64::from(blocks - first)) {
             Admit::Yes => {}
             other => return other,
@@ -178,7 +178,7 @@ impl Paging<'_> {
     /// Load the next page of a resumed tail.
     pub(crate) fn resume_next(&mut self, s: u16, op: u32, resume: Resume, buf: &mut ActionBuf) -> Next {
         let (seq, (index, plane)) = (self.op(s, op).seq, resume.next);
-        if index >= self.lists[s].seqs[seq as usize].blocks {
+        if index >= self.lists(s).seqs[seq as usize].blocks() {
             return if self.tail_is_read(s, seq) { Next::Stalled } else { Next::AllSent };
         }
         let page = self.geo.page(self.seq_block(s, seq, index), plane);
@@ -217,7 +217,7 @@ impl Paging<'_> {
     /// Return whether a copy of the tail from host, requested before the park, is still in progress. Its host copies cannot be
     /// dropped until then.
     fn tail_is_read(&self, s: u16, seq: SeqId) -> bool {
-        let blocks = self.lists[s].seqs[seq as usize].blocks;
+        let blocks = self.lists(s).seqs[seq as usize].blocks();
         let mut tail = self.first_unsealed(s, seq)..blocks;
         tail.any(|index| self.pages_of(self.seq_block(s, seq, index)).any(|p| self.page(p).loads > 0))
     }
@@ -228,7 +228,7 @@ impl Paging<'_> {
         if self.tail_is_read(s, seq) {
             return self.enter(s, op, Phase::Frames);
         }
-        let blocks = self.lists[s].seqs[seq as usize].blocks;
+        let blocks = self.lists(s).seqs[seq as usize].blocks();
         for index in self.first_unsealed(s, seq)..blocks {
             for page in self.pages_of(self.seq_block(s, seq, index)) {
                 if !mutants::on(Mutant::StaleHostCopy) {

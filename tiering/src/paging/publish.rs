@@ -48,7 +48,7 @@ impl Paging<'_> {
             return Err(Status::Limit);
         }
         let end = u64::from(first) + hashes.len() as u64;
-        if end > u64::from(q.blocks) {
+        if end > u64::from(q.blocks()) {
             return Err(Status::Range);
         }
         if end > q.tokens / self.geo.page_tokens || q.busy != 0 {

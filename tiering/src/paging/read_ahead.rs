@@ -17,19 +17,19 @@ impl Paging<'_> {
     /// Continue a lane's read-ahead. Return false if it stopped only because it had checked the maximum number of pages.
     pub(crate) fn walk_read_ahead(&mut self, s: u16, lane: u16, buf: &mut ActionBuf) -> bool {
         let on_disk = self.disk.used() > 0;
-        let l = &mut self.tier0[s].lanes[usize::from(lane)];
-        if !on_disk || !l.cursor.running {
+        let w = &mut self.pagers[s].walks[usize::from(lane)];
+        if !on_disk || !w.cursor.running {
             return true;
         }
-        if l.read_ahead.order() < l.cursor.order() {
-            l.read_ahead = l.cursor;
+        if w.read_ahead.order() < w.cursor.order() {
+            w.read_ahead = w.cursor;
         }
         for _ in 0..WALK_MAX {
             let Some(page) = self.next_read_ahead_page(s, lane) else { return true };
             if !self.read_ahead_page(s, lane, page, buf) {
                 return true;
             }
-            self.tier0[s].lanes[usize::from(lane)].read_ahead.index += 1;
+            self.pagers[s].walks[usize::from(lane)].read_ahead.index += 1;
         }
         false
     }
@@ -44,8 +44,9 @@ impl Paging<'_> {
         if p.host != NONE || !p.on_disk() || p.reading() || self.find_copy(page, s).is_some() {
             return true;
         }
-        let l = &self.tier0[s].lanes[usize::from(lane)];
-        let reason = if l.is_active(l.read_ahead.step) { Reason::Step } else { Reason::Prefetch };
+        let step = self.pagers[s].walks[usize::from(lane)].read_ahead.step;
+        let reason =
+            if self.tier0(s).lanes[usize::from(lane)].is_active(step) { Reason::Step } else { Reason::Prefetch };
         let want = Want { class: IoClass::Prefetch, reason, take: Take::Stream, planes: (0, 0) };
         self.read_in(page, want, buf) == Fetch::UnderWay
     }
@@ -54,29 +55,29 @@ impl Paging<'_> {
     fn next_read_ahead_page(&mut self, s: u16, lane: u16) -> Option<u32> {
         let planes = self.geo.planes.len() as u16;
         loop {
-            let l = &mut self.tier0[s].lanes[usize::from(lane)];
-            let Some(&q) = l.batch.seqs.get(l.read_ahead.pos as usize) else {
-                let last = l.read_ahead.plane + 1 == planes || l.batch.seqs.is_empty();
-                let changes = l.has_next && l.next.seqs != l.batch.seqs;
-                if last && (l.read_ahead.step > l.cursor.step || changes || l.batch.seqs.is_empty()) {
+            let w = &mut self.pagers[s].walks[usize::from(lane)];
+            let Some(&q) = w.batch.seqs.get(w.read_ahead.pos as usize) else {
+                let last = w.read_ahead.plane + 1 == planes || w.batch.seqs.is_empty();
+                let changes = w.has_next && w.next.seqs != w.batch.seqs;
+                if last && (w.read_ahead.step > w.cursor.step || changes || w.batch.seqs.is_empty()) {
                     return None;
                 }
                 let (step, plane) =
-                    if last { (l.read_ahead.step + 1, 0) } else { (l.read_ahead.step, l.read_ahead.plane + 1) };
-                (l.read_ahead.step, l.read_ahead.plane, l.read_ahead.pos, l.read_ahead.index) = (step, plane, 0, NONE);
+                    if last { (w.read_ahead.step + 1, 0) } else { (w.read_ahead.step, w.read_ahead.plane + 1) };
+                (w.read_ahead.step, w.read_ahead.plane, w.read_ahead.pos, w.read_ahead.index) = (step, plane, 0, NONE);
                 continue;
             };
-            let at = l.read_ahead;
+            let at = w.read_ahead;
             let (seq, index) = self.first_of_walk(s, q, at);
-            let (c, plane) = (&mut self.tier0[s].lanes[usize::from(lane)].read_ahead, at.plane);
-            if !seq.live || seq.parked || index >= seq.blocks {
+            let (c, plane) = (&mut self.pagers[s].walks[usize::from(lane)].read_ahead, at.plane);
+            if !seq.is_live() || seq.parked || index >= seq.blocks() {
                 (c.pos, c.index) = (at.pos + 1, NONE);
                 continue;
             }
             c.index = index;
             let from = self.walk_from(s, &seq, plane, index);
             if from != index {
-                self.tier0[s].lanes[usize::from(lane)].read_ahead.index = from;
+                self.pagers[s].walks[usize::from(lane)].read_ahead.index = from;
                 continue;
             }
             return Some(self.geo.page(self.seq_block(s, q, index), plane));

@@ -15,7 +15,7 @@
 
 use crate::actions::ActionBuf;
 use crate::api::{NONE, Status};
-use crate::blocks::{FrameState, NO_LANE, NewJob, On, Pick};
+use crate::blocks::{NewJob, Pick};
 use crate::counters::Reason;
 use crate::disk::Admit;
 use crate::mutants::{self, Mutant};
@@ -28,7 +28,7 @@ const MOVE_AGAIN_US: u64 = 200;
 impl Paging<'_> {
     pub(crate) fn resize(&mut self, who: Who, class: u8, frames: u32, due: u64) {
         let s = who.session;
-        let Some(c) = self.tier0[s].classes.get(usize::from(class)) else {
+        let Some(c) = self.tier0(s).classes.get(usize::from(class)) else {
             return self.complete(who, Status::Range, 0);
         };
         if frames > c.max || frames < self.geo.classes[usize::from(class)].planes.max(2) {
@@ -54,7 +54,7 @@ impl Paging<'_> {
 
     /// Decide whether the current pages still fit if a class has the number of frames that a resize asks for.
     pub(crate) fn admit_resize(&mut self, s: u16, Resize { class, frames, .. }: Resize) -> Admit {
-        let c = &self.tier0[s].classes[usize::from(class)];
+        let c = &self.tier0(s).classes[usize::from(class)];
         let room = c.room_of(frames);
         if c.held() > room {
             // Only the engine can change that.
@@ -81,35 +81,7 @@ impl Paging<'_> {
     }
 
     fn set_frames(&mut self, s: u16, class: u8, frames: u32) {
-        let c = &mut self.tier0[s].classes[usize::from(class)];
-        let committed = c.committed_in_host();
-        let (base, before) = (c.base, c.count);
-        c.scan = c.scan_of(frames);
-        c.count = frames;
-        let now = c.committed_in_host();
-        self.host.commit(class, committed, now);
-        for f in base + frames.min(before)..base + frames.max(before) {
-            let state = self.frame(s, f).state;
-            match (frames < before, state) {
-                (true, FrameState::Free) if !mutants::on(Mutant::ShrinkKeepsFreeFrames) => {
-                    self.unlist(s, f);
-                    self.frame_mut(s, f).state = FrameState::Away;
-                }
-                (true, FrameState::Free) => {}
-                (true, _) => {
-                    self.tier0[s].classes[usize::from(class)].beyond += 1;
-                    self.settle(s, f);
-                }
-                (false, FrameState::Away) => {
-                    self.frame_mut(s, f).state = FrameState::Free;
-                    self.enlist(s, f, On::Free, NO_LANE);
-                }
-                (false, _) => {
-                    self.tier0[s].classes[usize::from(class)].beyond -= 1;
-                    self.settle(s, f);
-                }
-            }
-        }
+        self.below.set_frames(s, class, frames);
         self.wake(s);
         self.wake_admission();
     }
@@ -122,7 +94,7 @@ impl Paging<'_> {
             if let Work::Resize(Resize { class, frames, .. }) = work {
                 self.evict_outgoing(s, class);
                 self.send_moves(s, op, class, buf);
-                if self.tier0[s].classes[usize::from(class)].beyond == 0 || mutants::on(Mutant::ShrinkEndsEarly) {
+                if self.tier0(s).classes[usize::from(class)].beyond == 0 || mutants::on(Mutant::ShrinkEndsEarly) {
                     self.counters.tier0_shrunk += 1;
                     self.finish_with(s, op, Status::Ok, u64::from(frames));
                 }
@@ -150,7 +122,7 @@ impl Paging<'_> {
     }
 
     fn evict_outgoing(&mut self, s: u16, class: u8) {
-        let mut f = self.tier0[s].classes[usize::from(class)].outgoing.head;
+        let mut f = self.tier0(s).classes[usize::from(class)].outgoing.head;
         while f != NONE {
             let next = self.frame(s, f).links.next;
             self.evict_for_resize(s, f);
@@ -160,7 +132,7 @@ impl Paging<'_> {
 
     /// Evict a clean page, unless a lane was just given it for its fault and has yet to read it.
     fn evict_for_resize(&mut self, s: u16, f: u32) {
-        if self.tier0[s].lanes.iter().any(|l| l.fault_frame == f) {
+        if self.tier0(s).lanes.iter().any(|l| l.fault_frame == f) {
             return;
         }
         let old = *self.frame(s, f);
@@ -172,7 +144,7 @@ impl Paging<'_> {
     /// Move pages that must stay in tier 0 to frames that stay.
     fn send_moves(&mut self, s: u16, op: u32, class: u8, buf: &mut ActionBuf) {
         let c = usize::from(class);
-        if self.tier0[s].classes[c].moving.is_empty() {
+        if self.tier0(s).classes[c].moving.is_empty() {
             return;
         }
         let again_at = self.pagers[s].move_again_at;
@@ -181,7 +153,7 @@ impl Paging<'_> {
         }
         let most = (self.cfg.limits.jobs_max / 4).max(1);
         while self.op(s, op).pending < most && self.can_send(s, buf) {
-            let f = self.tier0[s].classes[c].moving.head;
+            let f = self.tier0(s).classes[c].moving.head;
             let Some(pick) = self.pick_free(s, class).filter(|_| f != NONE) else { break };
             self.move_page(s, f, pick, op, buf);
         }
@@ -190,25 +162,24 @@ impl Paging<'_> {
 
     /// Evict as many of the pages in remaining frames as there are pages that wait for such a frame.
     fn make_room_for_moves(&mut self, s: u16, class: u8) {
-        let c = &self.tier0[s].classes[usize::from(class)];
+        let c = &self.tier0(s).classes[usize::from(class)];
         let under_way = self.session(s).jobs.recs.iter().filter(|j| j.live && j.task == Task::Evict).count();
-        let coming = c.free.len as usize + self.tier0[s].evicts.len as usize + under_way;
+        let coming = c.free.len as usize + self.tier0(s).evicts.len as usize + under_way;
         for _ in coming..c.moving.len as usize {
             let pick = self.pick_clean(s, class, None).or_else(|| self.pick_streaming(s, class));
             match pick {
                 Some(pick) => self.evict_for_resize(s, pick.frame),
-                None => return self.tier0[s].classes[usize::from(class)].shortage += 1,
+                None => return self.count_shortage(s, class),
             }
         }
     }
 
     fn move_page(&mut self, s: u16, from: u32, to: Pick, op: u32, buf: &mut ActionBuf) {
         let page = self.frame(s, from).page;
-        self.unlist(s, from);
-        self.remove_copy(page, s, from);
-        self.frame_mut(s, from).state = FrameState::Invalidating;
+        self.begin_move(s, from);
         self.place(s, to, NewJob { task: Task::Move, page, reason: Reason::Resize, op, source: from }, buf);
-        self.frame_mut(s, from).job = self.frame(s, to.frame).job;
+        let slot = self.frame(s, to.frame).job;
+        self.set_frame_job(s, from, slot);
         self.settle_host(page);
     }
 
@@ -236,8 +207,7 @@ impl Paging<'_> {
             self.release_job(s, slot);
             self.counters.tier0_to_tier0.add(job.reason, bytes);
             self.counters.resize_moves += 1;
-            let frame = self.frame_mut(s, job.frame);
-            (frame.state, frame.job) = (FrameState::Present, NONE);
+            self.now_shows(s, job.frame);
             self.free_frame(s, job.source);
             self.settle(s, job.frame);
             self.page_arrived(s, job.page, job.frame);

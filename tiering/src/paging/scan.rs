@@ -14,10 +14,10 @@
 
 use crate::actions::{ActionBuf, LIST_MAX};
 use crate::api::{IoClass, NONE, SeqId, Status};
-use crate::blocks::{Cursor, FrameState, NewJob, Pick, Seq};
+use crate::blocks::{FrameState, NewJob, Pick, Seq};
 use crate::counters::Reason;
 use crate::host::{Take, Want};
-use crate::paging::Paging;
+use crate::paging::{Cursor, Paging};
 use crate::sessions::{Task, Who};
 
 /// Maximum number of pages that one call checks before it returns to the daemon.
@@ -40,7 +40,7 @@ impl Paging<'_> {
     /// Announce a step.
     pub(crate) fn step(&mut self, who: Who, lane: u16, step: u64, seqs: &[SeqId]) -> Status {
         let s = who.session;
-        let session = &self.tier0[s];
+        let session = self.tier0(s);
         let Some(l) = session.lanes.get(usize::from(lane)) else { return Status::Range };
         if !session.exists() {
             return Status::State;
@@ -63,41 +63,25 @@ impl Paging<'_> {
     }
 
     fn announce(&mut self, s: u16, lane: u16, step: u64, seqs: &[SeqId]) {
-        self.clock = self.clock.wrapping_add(1);
-        let host_clock = self.clock;
-        self.tier0[s].clock += 1;
-        let clock = self.tier0[s].clock;
-        for &q in seqs {
-            self.lists[s].seqs[q as usize].stamp = clock;
-        }
-        let l = &mut self.tier0[s].lanes[usize::from(lane)];
-        l.active[usize::from(l.active_len)] = step;
-        l.active_len += 1;
-        l.epochs = if l.live { [clock, l.epochs[0], l.epochs[1]] } else { [clock; 3] };
-        l.host_epochs = if l.live { [host_clock, l.host_epochs[0], l.host_epochs[1]] } else { [host_clock; 3] };
-        let same = l.live && l.batch.seqs == seqs;
-        if !same {
-            (l.plan, l.plan_from) = (l.plan.wrapping_add(1), step);
-        }
-        let was_live = std::mem::replace(&mut l.live, true);
-        let ahead = l.cursor.step > l.batch.step;
-        let walking = was_live && l.cursor.running && !ahead && l.is_active(l.batch.step);
-        if walking {
+        let l = &self.tier0(s).lanes[usize::from(lane)];
+        let (was_live, overtaken) = (l.live, l.plan_overtaken);
+        let w = &self.pagers[s].walks[usize::from(lane)];
+        let same = was_live && w.batch.seqs == seqs;
+        self.announce_step(s, lane, step, seqs, same);
+        let w = &mut self.pagers[s].walks[usize::from(lane)];
+        let expected = w.expected();
+        let l = &self.below.tier0(s).lanes[usize::from(lane)];
+        if was_live && w.cursor.running && expected.is_none() && l.is_active(w.batch.step) {
             // The cursor still walks through the previous step.
-            l.next.step = step;
-            l.next.seqs.clear();
-            l.next.seqs.extend_from_slice(seqs);
-            l.has_next = true;
-        } else if same && ahead && l.cursor.step == step && !l.plan_overtaken {
-            l.batch.step = step;
+            w.queue(step, seqs);
+        } else if same && expected == Some(step) && !overtaken {
+            w.batch.step = step;
         } else {
-            l.batch.step = step;
-            l.batch.seqs.clear();
-            l.batch.seqs.extend_from_slice(seqs);
-            l.has_next = false;
-            l.restart();
+            w.begin(step, seqs);
         }
-        self.tier0[s].lanes[usize::from(lane)].plan_overtaken = false;
+        let expected = w.expected();
+        self.set_expected(s, lane, expected);
+        self.walks_again(s, lane);
         self.share_frames(s);
         if !same {
             self.mark_needed(s, seqs);
@@ -109,10 +93,10 @@ impl Paging<'_> {
     fn mark_needed(&mut self, s: u16, seqs: &[SeqId]) {
         for plane in 0..self.geo.planes.len() as u16 {
             for &q in seqs {
-                let seq = self.lists[s].seqs[q as usize];
+                let seq = self.lists(s).seqs[q as usize];
                 let (sinks, from) = self.walked(s, &seq, plane);
                 for index in
-                    (self.geo.first_needed(plane, seq.tokens) as u32..seq.blocks).filter(|i| *i < sinks || *i >= from)
+                    (self.geo.first_needed(plane, seq.tokens) as u32..seq.blocks()).filter(|i| *i < sinks || *i >= from)
                 {
                     let page = self.geo.page(self.seq_block(s, q, index), plane);
                     if let Some(f) = self.present(page, s) {
@@ -125,30 +109,13 @@ impl Paging<'_> {
 
     /// Release the frames of a lane that has not stepped while others did.
     fn retire_idle_lanes(&mut self, s: u16) {
-        let session = &mut self.tier0[s];
-        for lane in 0..session.lanes.len() {
-            let l = &session.lanes[lane];
+        let session = self.tier0(s);
+        for (lane, l) in session.lanes.iter().enumerate() {
             let idle = l.live && l.active_len == 0 && session.clock.wrapping_sub(l.epochs[0]) > IDLE_STEPS;
             if idle {
-                self.dissolve(s, lane as u16);
+                self.pagers[s].walks[lane].stop();
+                self.end_plan(s, lane as u16);
                 return;
-            }
-        }
-    }
-
-    /// End the lane's plan; the frames of its stream list become ordinary clean ones.
-    fn dissolve(&mut self, s: u16, lane: u16) {
-        let l = &mut self.tier0[s].lanes[usize::from(lane)];
-        l.live = false;
-        l.has_next = false;
-        l.cursor.running = false;
-        for class in 0..self.geo.classes.len() {
-            let mut f = self.tier0[s].lanes[usize::from(lane)].stream_lists[class].head;
-            while f != NONE {
-                let next = self.frame(s, f).links.next;
-                self.unlist(s, f);
-                self.settle(s, f);
-                f = next;
             }
         }
     }
@@ -156,16 +123,14 @@ impl Paging<'_> {
     /// End a step.
     pub(crate) fn step_end(&mut self, who: Who, lane: u16, step: u64) -> Status {
         let s = who.session;
-        let Some(l) = self.tier0[s].lanes.get_mut(usize::from(lane)) else { return Status::Range };
-        match l.active[..usize::from(l.active_len)] {
-            [first, second] if first == step => l.active = [second, 0],
-            [_, second] if second == step => {}
-            [only] if only == step => {}
-            _ => return Status::State,
+        if usize::from(lane) >= self.tier0(s).lanes.len() {
+            return Status::Range;
         }
-        l.active_len -= 1;
-        l.fault_frame = NONE;
-        if l.cursor.step == step && l.cursor.running {
+        if !self.below.end_step(s, lane, step) {
+            return Status::State;
+        }
+        let c = self.pagers[s].walks[usize::from(lane)].cursor;
+        if c.step == step && c.running {
             self.next_batch(s, lane);
         }
         self.end_faults_of_step(s, lane, step);
@@ -176,8 +141,8 @@ impl Paging<'_> {
     /// Continue every lane's walk. Return false if one stopped only because it had checked the maximum number of pages.
     pub(crate) fn issue_lanes(&mut self, s: u16, buf: &mut ActionBuf) -> bool {
         let mut all = true;
-        for lane in 0..self.tier0[s].lanes.len() as u16 {
-            if self.tier0[s].lanes[usize::from(lane)].cursor.running {
+        for lane in 0..self.tier0(s).lanes.len() as u16 {
+            if self.pagers[s].walks[usize::from(lane)].cursor.running {
                 all &= self.walk(s, lane, buf);
                 all &= self.walk_read_ahead(s, lane, buf);
             }
@@ -189,7 +154,7 @@ impl Paging<'_> {
         for _ in 0..WALK_MAX {
             let Some((page, pos)) = self.cursor_page(s, lane) else { return true };
             match self.visit(s, lane, page, pos, buf) {
-                Visit::Done => self.tier0[s].lanes[usize::from(lane)].cursor.index += 1,
+                Visit::Done => self.pagers[s].walks[usize::from(lane)].cursor.index += 1,
                 Visit::Stalled => return true,
             }
         }
@@ -200,29 +165,29 @@ impl Paging<'_> {
     fn cursor_page(&mut self, s: u16, lane: u16) -> Option<(u32, u64)> {
         let planes = self.geo.planes.len() as u16;
         loop {
-            let l = &mut self.tier0[s].lanes[usize::from(lane)];
-            if !l.cursor.running {
+            let w = &mut self.pagers[s].walks[usize::from(lane)];
+            if !w.cursor.running {
                 return None;
             }
-            let c = &mut l.cursor;
-            let Some(&q) = l.batch.seqs.get(c.pos as usize) else {
+            let c = &mut w.cursor;
+            let Some(&q) = w.batch.seqs.get(c.pos as usize) else {
                 (c.pos, c.index, c.plane) = (0, NONE, c.plane + 1);
-                if c.plane == planes || l.batch.seqs.is_empty() {
+                if c.plane == planes || w.batch.seqs.is_empty() {
                     self.next_batch(s, lane);
                 }
                 continue;
             };
             let at = *c;
             let (seq, index) = self.first_of_walk(s, q, at);
-            let c = &mut self.tier0[s].lanes[usize::from(lane)].cursor;
-            if !seq.live || seq.parked || index >= seq.blocks {
+            let c = &mut self.pagers[s].walks[usize::from(lane)].cursor;
+            if !seq.is_live() || seq.parked || index >= seq.blocks() {
                 (c.pos, c.index) = (at.pos + 1, NONE);
                 continue;
             }
             c.index = index;
             let from = self.walk_from(s, &seq, at.plane, index);
             if from != index {
-                self.tier0[s].lanes[usize::from(lane)].cursor.index = from;
+                self.pagers[s].walks[usize::from(lane)].cursor.index = from;
                 continue;
             }
             let page = self.geo.page(self.seq_block(s, q, index), at.plane);
@@ -232,30 +197,21 @@ impl Paging<'_> {
 
     /// Return the sequence at a cursor, and the block index: that of the cursor, or the first that the plane needs.
     pub(crate) fn first_of_walk(&self, s: u16, q: SeqId, at: Cursor) -> (Seq, u32) {
-        let seq = self.lists[s].seqs[q as usize];
+        let seq = self.lists(s).seqs[q as usize];
         let first = || self.geo.first_needed(at.plane, seq.tokens).min(u64::from(NONE - 1)) as u32;
         (seq, if at.index == NONE { first() } else { at.index })
     }
 
     /// Advance after a whole step to the step announced after it, or to the one expected after it.
     fn next_batch(&mut self, s: u16, lane: u16) {
-        let l = &mut self.tier0[s].lanes[usize::from(lane)];
-        if l.has_next {
-            std::mem::swap(&mut l.batch, &mut l.next);
-            l.has_next = false;
-            l.restart();
-        } else if l.cursor.step == l.batch.step && !l.batch.seqs.is_empty() {
-            l.cursor = Cursor { step: l.batch.step + 1, plane: 0, pos: 0, index: NONE, running: true };
-        } else {
-            l.cursor.running = false;
-        }
+        let w = &mut self.pagers[s].walks[usize::from(lane)];
+        w.advance();
+        let expected = w.expected();
+        self.set_expected(s, lane, expected);
     }
 
     fn visit(&mut self, s: u16, lane: u16, page: u32, pos: u64, buf: &mut ActionBuf) -> Visit {
-        let expected = {
-            let l = &self.tier0[s].lanes[usize::from(lane)];
-            l.cursor.step > l.batch.step
-        };
+        let expected = self.pagers[s].walks[usize::from(lane)].expected().is_some();
         let here = self.find_copy(page, s).filter(|&f| !(expected && self.bring_home(s, f)));
         if let Some(f) = here {
             if self.frame(s, f).state == FrameState::Present && self.planned_use(s, f) != Some((lane, pos)) {
@@ -306,7 +262,7 @@ impl Paging<'_> {
         if let Some(pick) = self.pick_clean(s, class, Some(limit)).or_else(|| self.pick_mapped(s, page)) {
             return Some(pick);
         }
-        let session = &self.tier0[s];
+        let session = self.tier0(s);
         let c = usize::from(class);
         let live = session.lanes.iter().filter(|l| l.live).count().max(1) as u32;
         let l = &session.lanes[usize::from(lane)];
@@ -319,9 +275,10 @@ impl Paging<'_> {
             return None;
         }
         let frame = &session.frames[f as usize];
+        let batch = self.pagers[s].walks[usize::from(lane)].batch.step;
         let step = frame.use_pos / u64::from(self.geo.planes_len());
         // It would be evicted at once, though the lane may not have read it in the step before.
-        let unannounced = frame.lane == lane && l.newest().is_none_or(|newest| step > newest) && step >= l.batch.step;
+        let unannounced = frame.lane == lane && l.newest().is_none_or(|newest| step > newest) && step >= batch;
         if unannounced {
             return None;
         }
@@ -331,7 +288,7 @@ impl Paging<'_> {
     /// Request write-back if the scan has no frames to stream through.
     fn register_shortage_if_empty(&mut self, s: u16, class: u8, stream_len: u32) {
         if stream_len == 0 {
-            self.tier0[s].classes[usize::from(class)].shortage += 1;
+            self.count_shortage(s, class);
         }
     }
 }

@@ -33,7 +33,7 @@ impl Requests {
             return refuse("frames exceed the range of frame ids");
         }
         let limits = self.cfg.limits;
-        self.pagers[s] = Pager::new(limits.requests_max);
+        self.pagers[s] = Pager::new(&limits, lanes);
         self.copiers[s] = Copier::default();
         self.below.attach(s, shard, lanes, frames);
         Ok(())
@@ -107,8 +107,8 @@ impl Requests {
     }
 
     fn abandon_seqs(&mut self, s: u16) {
-        for seq in 0..self.lists[s].seqs.len() as u32 {
-            if self.lists[s].seqs[seq as usize].live {
+        for seq in 0..self.lists(s).seqs.len() as u32 {
+            if self.lists(s).seqs[seq as usize].is_live() {
                 self.drop_tail(s, seq, 0);
             }
         }

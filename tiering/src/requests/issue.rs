@@ -49,9 +49,9 @@ impl Requests {
         for s in 0..self.sessions().len() {
             let due = [
                 (self.pagers[s].again_at != 0).then_some(self.pagers[s].again_at),
-                self.tier0[s].classes.iter().any(|c| !c.refused.is_empty()).then_some(self.pagers[s].ask_again_at),
-                (!self.tier0[s].evicts_later.is_empty()).then_some(self.pagers[s].evict_again_at),
-                self.tier0[s].classes.iter().any(|c| !c.moving.is_empty()).then_some(self.pagers[s].move_again_at),
+                self.tier0(s).classes.iter().any(|c| !c.refused.is_empty()).then_some(self.pagers[s].ask_again_at),
+                (!self.tier0(s).evicts_later.is_empty()).then_some(self.pagers[s].evict_again_at),
+                self.tier0(s).classes.iter().any(|c| !c.moving.is_empty()).then_some(self.pagers[s].move_again_at),
             ];
             for at in due.into_iter().flatten() {
                 match at <= self.now {
@@ -95,9 +95,7 @@ impl Requests {
     fn issue_session(&mut self, s: u16, buf: &mut ActionBuf) -> bool {
         self.issue_ready(s, buf);
         self.issue_admission(s);
-        for class in &mut self.tier0[s].classes {
-            class.shortage = 0;
-        }
+        self.forget_shortages(s);
         self.paging().issue_drops(s, buf);
         self.paging().issue_resizes(s, buf);
         self.paging().issue_unmaps(s);

@@ -128,13 +128,13 @@ impl Requests {
     /// Return the occupancy of the space.
     pub(crate) fn occupancy(&self) -> Occupancy {
         let (host, tier0) = (self.host_fill(), self.tier0_fill());
-        let classes = self.tier0.iter().flat_map(|tier0| &tier0.classes);
+        let classes = self.tier0s().iter().flat_map(|tier0| &tier0.classes);
         let tier0_frames = classes.map(|c| u64::from(c.count) + u64::from(c.beyond)).sum();
         let [_, used, index_only, awaiting_erasure, bad] = self.disk.counts();
         Occupancy {
             blocks: self.blocks().recs.len() as u32 - self.blocks().free.len,
             blocks_max: self.blocks().max,
-            blocks_guaranteed: self.tier0.iter().map(|tier0| tier0.guaranteed_blocks).sum(),
+            blocks_guaranteed: self.tier0s().iter().map(|tier0| tier0.guaranteed_blocks).sum(),
             published: self.index.live_len(),
             pinned: self.index.pinned_len(),
             index_only: self.index.index_only_len(),
@@ -157,9 +157,14 @@ impl Requests {
             tier0_frames,
             tier0_frames_used: tier0_frames - tier0.free.frames,
             tier0,
-            mapped_frames: self.tier0.iter().flat_map(|tier0| &tier0.classes).map(|c| u64::from(c.mapped_frames)).sum(),
+            mapped_frames: self
+                .tier0s()
+                .iter()
+                .flat_map(|tier0| &tier0.classes)
+                .map(|c| u64::from(c.mapped_frames))
+                .sum(),
             mapped_frames_used: self
-                .tier0
+                .tier0s()
                 .iter()
                 .flat_map(|tier0| &tier0.classes)
                 .map(|c| u64::from(c.mapped_frames - c.mapped_free.len))
@@ -183,7 +188,7 @@ impl Requests {
 
     fn tier0_fill(&self) -> Fill {
         let mut fill = Fill::default();
-        for tier0 in self.tier0.iter() {
+        for tier0 in self.tier0s().iter() {
             for (class, geo) in tier0.classes.iter().zip(&self.geo.classes) {
                 let (free, pinned) = (u64::from(class.free.len), class.pinned);
                 let clean = u64::from(class.clean.len) + u64::from(class.refused.len) + u64::from(class.outgoing.len);

@@ -3,7 +3,6 @@
 use crate::actions::ActionBuf;
 use crate::api::{Action, FeedEvent, SeqId, Status};
 use crate::block_api::{LEASE_AGAIN_US, LEASE_WORDS};
-use crate::blocks::Seq;
 use crate::disk::Admit;
 use crate::mutants::{self, Mutant};
 use crate::requests::Requests;
@@ -22,9 +21,9 @@ impl Requests {
             return self.set_timer(at);
         }
         let mut next = u64::MAX;
-        for seq in 0..self.lists[s].seqs.len() as u32 {
-            let q = self.lists[s].seqs[seq as usize];
-            if !q.live || !q.is_lease() {
+        for seq in 0..self.lists(s).seqs.len() as u32 {
+            let q = self.lists(s).seqs[seq as usize];
+            if !q.is_live() || !q.is_lease() {
                 continue;
             }
             let is_copied = self.is_copied(s, seq) && !mutants::on(Mutant::LeaseEndsUnderLoad);
@@ -51,8 +50,8 @@ impl Requests {
         self.pagers[s].scheduled.forget(seq);
         self.paging().untrack(s, seq);
         self.drop_tail(s, seq, 0);
-        self.copiers[s].leases -= u32::from(self.lists[s].seqs[seq as usize].is_lease());
-        self.lists[s].seqs[seq as usize] = Seq::default();
+        self.copiers[s].leases -= u32::from(self.lists(s).seqs[seq as usize].is_lease());
+        self.end_seq(s, seq);
         Status::Ok
     }
 

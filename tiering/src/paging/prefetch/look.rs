@@ -74,9 +74,9 @@ impl Paging<'_> {
     /// Collect the pages of a sequence's plane for a kind of scores. Query scores update only the pages that `p.top` names.
     /// Attention scores also evaluate those, whatever their shares.
     pub(crate) fn look(&mut self, s: u16, (seq, plane, step): (SeqId, u16, u64), kind: ScoreKind, p: &mut Prefetch) {
-        let (q, dir) = (self.lists[s].seqs[seq as usize], self.lists[s].dir(seq));
+        let (q, dir) = (self.lists(s).seqs[seq as usize], self.lists(s).dir(seq));
         let known = self.pagers[s].prediction.planes[q.track as usize * self.geo.planes.len() + usize::from(plane)];
-        let words = q.blocks.div_ceil(CHUNK) as usize;
+        let words = q.blocks().div_ceil(CHUNK) as usize;
         p.marks.clear();
         p.marks.resize(words, 0);
         match kind {
@@ -92,8 +92,8 @@ impl Paging<'_> {
         p.turn.clear();
         for (word, &chunk) in dir[..words].iter().enumerate() {
             let first = word as u32 * CHUNK;
-            let count = (q.blocks - first).min(CHUNK);
-            p.blocks.extend_from_slice(&self.chunks.of(chunk)[..count as usize]);
+            let count = (q.blocks() - first).min(CHUNK);
+            p.blocks.extend_from_slice(&self.chunks().of(chunk)[..count as usize]);
             if kind == ScoreKind::Query {
                 continue;
             }

@@ -56,7 +56,7 @@ impl Paging<'_> {
         if p.predictor.stable(plane) && !step.is_multiple_of(STABLE_STEPS) {
             return;
         }
-        let q = self.lists[s].seqs[seq as usize];
+        let q = self.lists(s).seqs[seq as usize];
         p.scores.clear();
         p.scores.resize(p.at.len(), 0.0);
         let (often, turn) = p.at.split_at(p.often);
@@ -74,7 +74,7 @@ impl Paging<'_> {
             p.order.select_nth_unstable(candidates);
         }
         let cut = cut(&p.scores, reach, &mut p.order[..candidates]);
-        p.settle(plane, self.lists[s].dir(seq), (cut.last, candidates));
+        p.settle(plane, self.lists(s).dir(seq), (cut.last, candidates));
         let class = usize::from(self.geo.class_of(plane));
         let planes = self.geo.planes.len();
         let prediction = &mut self.pagers[s].prediction;
@@ -160,8 +160,8 @@ impl Paging<'_> {
     fn evict_first_for(&mut self, s: u16, plane: u16, granted: usize, threshold: f32, p: &mut Prefetch) {
         let class = self.geo.class_of(plane);
         let needed = granted.saturating_sub(self.frames_at_hand(s, class, granted));
-        let clock = self.tier0[s].clock;
-        let free = self.tier0[s].classes[usize::from(class)].free.len as usize;
+        let clock = self.tier0(s).clock;
+        let free = self.tier0(s).classes[usize::from(class)].free.len as usize;
         let below = p.there.iter().filter(|t| t.1 < threshold).count();
         let low = below.max(needed);
         let by_score = |a: &(u32, f32), b: &(u32, f32)| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0));
@@ -187,7 +187,7 @@ impl Paging<'_> {
 
     /// Return the number of frames that are free or hold released pages, at most about `enough` of the latter.
     fn frames_at_hand(&self, s: u16, class: u8, enough: usize) -> usize {
-        let session = &self.tier0[s];
+        let session = self.tier0(s);
         let c = &session.classes[usize::from(class)];
         let gone = c.clean.iter(&session.frames).take(enough).take_while(|&f| session.frames[f as usize].stamp == 0);
         c.free.len as usize + gone.count()
@@ -227,10 +227,10 @@ impl Paging<'_> {
         let class = self.geo.class_of(plane);
         let page_bytes = u64::from(self.geo.classes[usize::from(class)].page_bytes);
         let percent = u64::from(self.cfg.policy.attention.bandwidth_percent);
-        let count = self.tier0[s].classes[usize::from(class)].count;
+        let count = self.tier0(s).classes[usize::from(class)].count;
         let planes = self.geo.planes.len();
-        let at = self.lists[s].seqs[seq as usize].track as usize * planes + usize::from(plane);
-        let (prediction, link) = (&mut self.pagers[s].prediction, &self.below.tier0[s].link);
+        let at = self.lists(s).seqs[seq as usize].track as usize * planes + usize::from(plane);
+        let (prediction, link) = (&mut self.pagers[s].prediction, &self.below.tier0(s).link);
         let waits = prediction.queue.len() as u64 * page_bytes;
         let us = if told { prediction.plane_pace.us } else { prediction.step_pace.us * STEP_PARTS.0 / STEP_PARTS.1 };
         let allowed = match us > 0 && link.rate > 0.0 {
@@ -278,7 +278,7 @@ impl Paging<'_> {
     /// Record a predicted load that was sent.
     pub(crate) fn begin_trial(&mut self, s: u16, what: Promotion, page: u32, frame: u32) {
         // Not by the list's capacity: a replayed core has another one.
-        if self.pagers[s].prediction.trials.len() < self.tier0[s].frames.len().min(TRIALS_MAX) {
+        if self.pagers[s].prediction.trials.len() < self.tier0(s).frames.len().min(TRIALS_MAX) {
             self.pagers[s].prediction.trials.push(Trial { what, page, frame, late: false });
         }
     }
@@ -286,7 +286,7 @@ impl Paging<'_> {
     /// Judge the loads for a plane after a step has read it: useful, wasted or late. A load that was not useful for its own step
     /// gets one more.
     pub(crate) fn end_trials(&mut self, s: u16, (seq, plane, step): (SeqId, u16, u64), rest: f32, p: &Prefetch) {
-        let track = self.lists[s].seqs[seq as usize].track as usize;
+        let track = self.lists(s).seqs[seq as usize].track as usize;
         let least = self.pagers[s].prediction.planes[track * self.geo.planes.len() + usize::from(plane)].last_share;
         let unnamed = rest / (p.blocks.len().saturating_sub(p.top.len()).max(1)) as f32;
         let mut at = 0;

@@ -55,12 +55,12 @@ impl Paging<'_> {
         usize::from(scores.plane) < self.geo.planes.len()
             && scores.step < STEP_MAX
             && is_share(scores.rest)
-            && scores.top.iter().fold(true, |sound, &(index, share)| sound & (index < q.blocks) & is_share(share))
+            && scores.top.iter().fold(true, |sound, &(index, share)| sound & (index < q.blocks()) & is_share(share))
     }
 
     fn learn(&mut self, s: u16, scores: &Scores<'_>, p: &mut Prefetch) {
         let Scores { seq, plane, step, kind, .. } = *scores;
-        let q = self.lists[s].seqs[seq as usize];
+        let q = self.lists(s).seqs[seq as usize];
         let at = q.track as usize * self.geo.planes.len() + usize::from(plane);
         let prediction = &mut self.pagers[s].prediction;
         let known = prediction.planes[at];
@@ -102,7 +102,7 @@ impl Paging<'_> {
     fn pace(&mut self, s: u16, scores: &Scores<'_>) {
         let (now, (step, plane)) = (self.now, (scores.step, scores.plane));
         let prediction = &mut self.pagers[s].prediction;
-        let track = &mut prediction.seqs[self.below.lists[s].seqs[scores.seq as usize].track as usize];
+        let track = &mut prediction.seqs[self.below.lists(s).seqs[scores.seq as usize].track as usize];
         match scores.kind {
             ScoreKind::Query => {}
             ScoreKind::Ahead => {

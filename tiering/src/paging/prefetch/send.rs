@@ -72,7 +72,7 @@ impl Paging<'_> {
 
     /// Return the page of a promotion, if its sequence is still tracked.
     fn page_of(&self, s: u16, what: Promotion) -> Option<u32> {
-        self.live_seq(s, what.seq).filter(|q| !q.parked && q.track != NONE && what.index < q.blocks)?;
+        self.live_seq(s, what.seq).filter(|q| !q.parked && q.track != NONE && what.index < q.blocks())?;
         Some(self.geo.page(self.seq_block(s, what.seq, what.index), what.plane))
     }
 
@@ -103,7 +103,7 @@ impl Paging<'_> {
     fn refill(&mut self, s: u16) {
         for class in 0..self.geo.classes.len() {
             let wanted = std::mem::take(&mut self.pagers[s].prediction.refill[class]);
-            let empty = self.tier0[s].classes[class].free.len + self.tier0[s].evicts.len;
+            let empty = self.tier0(s).classes[class].free.len + self.tier0(s).evicts.len;
             for _ in empty..wanted {
                 let Some(pick) = self.pick_clean(s, class as u8, EVICT_FIRST) else { break };
                 self.evict(s, pick.frame);

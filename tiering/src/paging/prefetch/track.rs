@@ -146,12 +146,12 @@ impl Paging<'_> {
         if self.prefetch.is_none() {
             let l = self.cfg.limits;
             let (planes, blocks) = (self.geo.planes.len(), l.blocks_max as usize);
-            let prefetch = super::Prefetch::new(planes, blocks, self.chunks.count(), l.seq_blocks_max);
+            let prefetch = super::Prefetch::new(planes, blocks, self.chunks().count(), l.seq_blocks_max);
             *self.prefetch = Some(Box::new(prefetch));
             self.keep_freed();
         }
         let (planes, classes) = (self.geo.planes.len(), self.geo.classes.len());
-        self.pagers[s].prediction.begin(self.below.tier0[s].frames.len(), classes);
+        self.pagers[s].prediction.begin(self.below.tier0(s).frames.len(), classes);
         let prediction = &mut self.pagers[s].prediction;
         let at = prediction.seqs.iter().position(|t| !t.live).unwrap_or(prediction.seqs.len());
         if at == TRACKS_MAX {
@@ -164,7 +164,7 @@ impl Paging<'_> {
             prediction.fair_shares.resize((at + 1) * classes, 0);
         }
         prediction.seqs[at] = SeqTrack { live: true, ..SeqTrack::default() };
-        self.lists[s].seqs[seq as usize].track = at as u32;
+        self.seq_mut(s, seq).track = at as u32;
         self.share_frames(s);
     }
 
@@ -186,12 +186,12 @@ impl Paging<'_> {
     /// not all pages fit. Pages of other sequences come first, up to half of a class.
     pub(crate) fn share_frames(&mut self, s: u16) {
         let (prediction, below) = (&mut self.pagers[s].prediction, &*self.below);
-        let (classes, seqs) = (below.geo.classes.len(), &below.lists[s].seqs);
+        let (classes, seqs) = (below.geo.classes.len(), &below.lists(s).seqs);
         let (mut tracked, mut others) = (0u64, 0u64);
-        for q in seqs.iter().filter(|q| q.live && !q.parked) {
+        for q in seqs.iter().filter(|q| q.is_live() && !q.parked) {
             match q.track {
-                NONE => others += u64::from(q.blocks),
-                _ => tracked += u64::from(q.blocks),
+                NONE => others += u64::from(q.blocks()),
+                _ => tracked += u64::from(q.blocks()),
             }
         }
         prediction.pressed = false;
@@ -201,22 +201,22 @@ impl Paging<'_> {
                 break;
             }
             let planes = u64::from(below.geo.classes[class].planes);
-            let c = &below.tier0[s].classes[class];
+            let c = &below.tier0(s).classes[class];
             let count = u64::from(c.count);
             let unpressed = mutants::on(Mutant::PrefetchUnpressed);
             prediction.pressed |= (tracked + others) * planes > u64::from(c.count - c.scan) || unpressed;
             let free = burst_frames(prediction.burst, c.count);
             let room = count - (others * planes).min(count / 2) - u64::from(free);
-            for q in seqs.iter().filter(|q| q.live && !q.parked && q.track != NONE) {
-                let share = room * u64::from(q.blocks) / (tracked * planes).max(1);
-                prediction.fair_shares[q.track as usize * classes + class] = share.min(u64::from(q.blocks)) as u32;
+            for q in seqs.iter().filter(|q| q.is_live() && !q.parked && q.track != NONE) {
+                let share = room * u64::from(q.blocks()) / (tracked * planes).max(1);
+                prediction.fair_shares[q.track as usize * classes + class] = share.min(u64::from(q.blocks())) as u32;
             }
         }
     }
 
     /// Return whether a sequence's step needs only the pages that are always kept, and predictions choose the rest.
     pub(crate) fn is_predicted(&self, s: u16, seq: SeqId) -> bool {
-        is_predicted(&self.pagers[s], &self.lists[s].seqs[seq as usize])
+        is_predicted(&self.pagers[s], &self.lists(s).seqs[seq as usize])
     }
 
     /// Return the pages of a plane that are always kept: the first `.0`, and those from index `.1` on.
@@ -225,9 +225,9 @@ impl Paging<'_> {
             return (0, 0);
         }
         let a = self.cfg.policy.attention;
-        let sealed = (q.tokens / self.geo.page_tokens).min(u64::from(q.blocks)) as u32;
+        let sealed = (q.tokens / self.geo.page_tokens).min(u64::from(q.blocks())) as u32;
         let from = sealed.saturating_sub(u32::from(a.recent)).max(u32::from(a.sinks));
-        (u32::from(a.sinks).min(q.blocks), from.min(q.blocks))
+        (u32::from(a.sinks).min(q.blocks()), from.min(q.blocks()))
     }
 
     /// Return the pages of a plane that a step's walk loads: those before `.0`, and those from `.1` on.
@@ -249,10 +249,10 @@ impl Paging<'_> {
         let class = usize::from(self.geo.class_of(plane));
         let share = self.pagers[s].prediction.fair_shares[q.track as usize * self.geo.classes.len() + class];
         let (sinks, from) = self.always_kept(q, plane);
-        let share = share.clamp(sinks + q.blocks - from, q.blocks) as usize;
+        let share = share.clamp(sinks + q.blocks() - from, q.blocks()) as usize;
         let budget = match q.contract {
-            Contract::Approx { permille } => (q.blocks as usize * usize::from(permille)).div_ceil(1000),
-            Contract::Exact => q.blocks as usize,
+            Contract::Approx { permille } => (q.blocks() as usize * usize::from(permille)).div_ceil(1000),
+            Contract::Exact => q.blocks() as usize,
         };
         (share, budget)
     }

@@ -81,7 +81,7 @@ impl Paging<'_> {
             let prefetch = self.pagers[s].scheduled.list[at];
             let Some(&q) = self.live_seq(s, prefetch.seq) else { return Brought::All };
             let (index, plane) = prefetch.next;
-            if index >= prefetch.end.min(q.blocks) {
+            if index >= prefetch.end.min(q.blocks()) {
                 return Brought::All;
             }
             if *looks == 0 {
@@ -152,15 +152,17 @@ impl Paging<'_> {
             NewJob { task: Task::CopyIn, page, reason: Reason::Scheduled, op: NONE, source: NONE },
             buf,
         );
-        self.frame_mut(s, pick.frame).scheduled = !prefetch.advised;
         self.pagers[s].scheduled.in_flight += 1;
-        self.counters.scheduled_loads += u64::from(!prefetch.advised);
+        if !prefetch.advised {
+            self.brought_by_schedule(s, pick.frame);
+            self.counters.scheduled_loads += 1;
+        }
         None
     }
 
     /// Return the maximum number of loads in flight.
     fn loads_allowed(&self, s: u16, class: u8) -> u64 {
-        let rate = self.tier0[s].link.rate;
+        let rate = self.tier0(s).link.rate;
         if rate <= 0.0 {
             return UNMEASURED_LOADS;
         }
@@ -171,14 +173,14 @@ impl Paging<'_> {
 
     /// Pick a frame that is free, or holds a page that no live step and no sequence due earlier needs. `spare`: only a free one.
     fn pick_for_scheduled(&mut self, s: u16, class: u8, prefetch: &ScheduledPrefetch, spare: bool) -> Option<Pick> {
-        let (prediction, c) = (&self.pagers[s].prediction, &self.tier0[s].classes[usize::from(class)]);
+        let (prediction, c) = (&self.pagers[s].prediction, &self.tier0(s).classes[usize::from(class)]);
         // Frames kept free for look-aheads are not taken.
         let kept = if prediction.pressed { burst_frames(prediction.burst, c.count) } else { 0 };
         if c.free.len > kept {
             return self.pick_free(s, class);
         }
-        let limit = self.unneeded_before(s).min(self.tier0[s].clock);
-        let mut clean = c.clean.iter(&self.tier0[s].frames).take(CANDIDATES).filter(|_| !spare);
+        let limit = self.unneeded_before(s).min(self.tier0(s).clock);
+        let mut clean = c.clean.iter(&self.tier0(s).frames).take(CANDIDATES).filter(|_| !spare);
         let any = mutants::on(Mutant::ScheduledTakesNeeded);
         let frame = clean.find(|&f| any || self.may_take(s, f, limit, prefetch))?;
         Some(Pick { frame, after: self.use_of(s, frame, (NO_LANE, 0)), stream_lane: NO_LANE })
@@ -187,13 +189,13 @@ impl Paging<'_> {
     /// Return whether the page in a frame is needed neither by a running sequence nor by a parked one due no later. A referenced
     /// page touched since `limit` belongs to a running sequence.
     fn may_take(&self, s: u16, f: u32, limit: u32, prefetch: &ScheduledPrefetch) -> bool {
-        let frame = &self.tier0[s].frames[f as usize];
+        let frame = &self.tier0(s).frames[f as usize];
         let block = self.block(self.geo.block_of(frame.page));
         if block.refs() == 0 {
             return true;
         }
-        let old = frame.stamp < limit && self.tier0[s].lanes.iter().all(|l| l.fault_frame != f);
-        match self.lists[s].seqs.get(block.seq as usize).filter(|q| block.home == s && q.live) {
+        let old = frame.stamp < limit && self.tier0(s).lanes.iter().all(|l| l.fault_frame != f);
+        match self.lists(s).seqs.get(block.seq as usize).filter(|q| block.home == s && q.is_live()) {
             // A page does not displace one loaded for the same sequence. A sequence that is being resumed is no longer due, but
             // needs its pages.
             Some(q) if q.parked && (block.seq == prefetch.seq || q.busy != 0) => false,
@@ -220,7 +222,9 @@ impl Paging<'_> {
             let prefetch = self.pagers[s].scheduled.list[at];
             // If blocks were read too far ahead, the last ones would evict the next ones to load from host.
             let end = prefetch.end.min(prefetch.next.0.saturating_add(READ_AHEAD));
-            let Some(&q) = self.live_seq(s, prefetch.seq).filter(|q| prefetch.read < end.min(q.blocks)) else { break };
+            let Some(&q) = self.live_seq(s, prefetch.seq).filter(|q| prefetch.read < end.min(q.blocks())) else {
+                break;
+            };
             let b = self.seq_block(s, prefetch.seq, prefetch.read);
             *looks = looks.saturating_sub(planes.1.into());
             let needed =

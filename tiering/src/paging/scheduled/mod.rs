@@ -128,7 +128,7 @@ pub(crate) fn start(end_us: u64, (bytes, far): (u64, u64), (link, reads): (f32, 
 
 /// Return whether a sequence is parked, expected back, and not overdue for long.
 pub(crate) fn is_expected(q: &Seq, now: u64) -> bool {
-    q.live && q.parked && q.due_us != 0 && q.due_us.saturating_add(GRACE_US) > now
+    q.is_live() && q.parked && q.due_us != 0 && q.due_us.saturating_add(GRACE_US) > now
 }
 
 impl Paging<'_> {
@@ -157,7 +157,7 @@ impl Paging<'_> {
     }
 
     fn queue(&mut self, s: u16, seq: SeqId) {
-        let q = self.lists[s].seqs[seq as usize];
+        let q = self.lists(s).seqs[seq as usize];
         let scheduled = ScheduledPrefetch {
             seq,
             due_us: q.due_us,
@@ -167,7 +167,7 @@ impl Paging<'_> {
             bytes: (0, 0),
             next: (0, 0),
             read: 0,
-            end: q.blocks,
+            end: q.blocks(),
             advised: false,
             done: false,
         };
@@ -185,7 +185,7 @@ impl Paging<'_> {
             }
             let listed = |seq: SeqId| list.iter().any(|prefetch| !prefetch.advised && prefetch.seq == seq);
             let waits = |(seq, q): &(SeqId, &Seq)| is_expected(q, now) && !listed(*seq);
-            let Some((seq, _)) = (0..).zip(&self.lists[s].seqs).filter(waits).min_by_key(|(_, q)| q.due_us) else {
+            let Some((seq, _)) = (0..).zip(&self.lists(s).seqs).filter(waits).min_by_key(|(_, q)| q.due_us) else {
                 return;
             };
             self.queue(s, seq);
@@ -235,7 +235,7 @@ impl Paging<'_> {
                 self.pagers[s].scheduled.list[at].bytes = self.measure(s, prefetch.seq);
             }
         }
-        let rates = (self.tier0[s].link.rate, self.disk.read_rate());
+        let rates = (self.tier0(s).link.rate, self.disk.read_rate());
         let session = &mut self.pagers[s];
         let (mut end, mut timer, mut begins) = (u64::MAX, u64::MAX, false);
         for prefetch in session.scheduled.list.iter_mut().rev().filter(|prefetch| !prefetch.advised) {
@@ -266,7 +266,7 @@ impl Paging<'_> {
     /// Return the bytes to load into tier 0 for a parked sequence, and the part of them only on NVMe, from a sample of its blocks.
     /// Pages in tier 0 now are included, because they may be evicted before the due time.
     fn measure(&self, s: u16, seq: SeqId) -> (u64, u64) {
-        let blocks = self.lists[s].seqs[seq as usize].blocks;
+        let blocks = self.lists(s).seqs[seq as usize].blocks();
         let samples = blocks.min(SAMPLES);
         let (mut all, mut far) = (0, 0);
         for at in 0..samples {

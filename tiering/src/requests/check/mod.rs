@@ -82,7 +82,7 @@ impl Requests {
                 Task::Move => {
                     add(job.page);
                     let (to, from) =
-                        (&self.tier0[s].frames[job.frame as usize], &self.tier0[s].frames[job.source as usize]);
+                        (&self.tier0(s).frames[job.frame as usize], &self.tier0(s).frames[job.source as usize]);
                     ensure!(
                         to.state == FrameState::Incoming && to.job == slot as u32 && to.page == job.page,
                         "session {s}: move {slot} and frame {} disagree: {to:?}",
@@ -108,7 +108,7 @@ impl Requests {
                     *seen.copying_out.entry(job.page).or_default() += 1;
                     *seen.host_targets.entry(job.host).or_default() += 1;
                     ensure!(
-                        self.tier0[s].frames[job.frame as usize].job == slot as u32,
+                        self.tier0(s).frames[job.frame as usize].job == slot as u32,
                         "session {s}: store {slot} lost its frame"
                     );
                 }
@@ -124,12 +124,12 @@ impl Requests {
                             add(job.source);
                             *seen.loads.entry(job.source).or_default() += 1;
                         }
-                        Task::Copy => add(self.tier0[s].frames[job.source as usize].page),
+                        Task::Copy => add(self.tier0(s).frames[job.source as usize].page),
                         _ => {}
                     }
                     if job.frame != NONE {
-                        let f = &self.tier0[s].frames[job.frame as usize];
-                        if self.tier0[s].is_mapped_frame(job.frame) {
+                        let f = &self.tier0(s).frames[job.frame as usize];
+                        if self.tier0(s).is_mapped_frame(job.frame) {
                             ensure!(
                                 job.task == Task::CopyIn,
                                 "session {s}: job {slot} writes mapped frame {}",
@@ -188,13 +188,13 @@ impl Requests {
     }
 
     fn check_frames(&self, s: u16, seen: &mut Seen) -> Result<(), String> {
-        let mut listed = vec![On::Nothing; self.tier0[s].frames.len()];
+        let mut listed = vec![On::Nothing; self.tier0(s).frames.len()];
         let mut enter = |list: &crate::lists::List, on: On| -> Result<(), String> {
             let mut count = 0;
-            for f in list.iter(&self.tier0[s].frames) {
+            for f in list.iter(&self.tier0(s).frames) {
                 ensure!(listed[f as usize] == On::Nothing, "session {s}: frame {f} is in two lists");
                 ensure!(
-                    self.tier0[s].frames[f as usize].on == on,
+                    self.tier0(s).frames[f as usize].on == on,
                     "session {s}: frame {f} is in list {on:?} but not marked so"
                 );
                 listed[f as usize] = on;
@@ -203,7 +203,7 @@ impl Requests {
             ensure!(count == list.len, "session {s}: wrong length of list {on:?}");
             Ok(())
         };
-        for (class, c) in self.tier0[s].classes.iter().enumerate() {
+        for (class, c) in self.tier0(s).classes.iter().enumerate() {
             enter(&c.free, On::Free)?;
             enter(&c.clean, On::Clean)?;
             enter(&c.refused, On::Refused)?;
@@ -213,26 +213,26 @@ impl Requests {
             enter(&c.moving, On::Move)?;
             enter(&c.mapped_free, On::MappedFree)?;
             enter(&c.mapped, On::Mapped)?;
-            for lane in &self.tier0[s].lanes {
+            for lane in &self.tier0(s).lanes {
                 enter(&lane.stream_lists[class], On::Stream)?;
             }
         }
-        enter(&self.tier0[s].evicts, On::Evict)?;
-        enter(&self.tier0[s].evicts_later, On::EvictLater)?;
-        enter(&self.tier0[s].drops, On::Drop)?;
-        let mut pinned = vec![0u64; self.tier0[s].classes.len()];
-        let mut unsealed = vec![0u64; self.tier0[s].classes.len()];
-        let mut beyond = vec![0u32; self.tier0[s].classes.len()];
+        enter(&self.tier0(s).evicts, On::Evict)?;
+        enter(&self.tier0(s).evicts_later, On::EvictLater)?;
+        enter(&self.tier0(s).drops, On::Drop)?;
+        let mut pinned = vec![0u64; self.tier0(s).classes.len()];
+        let mut unsealed = vec![0u64; self.tier0(s).classes.len()];
+        let mut beyond = vec![0u32; self.tier0(s).classes.len()];
         let mut invalidating = beyond.clone();
-        for (f, frame) in self.tier0[s].frames.iter().enumerate() {
-            let class = usize::from(self.tier0[s].class_of_frame(f as u32));
+        for (f, frame) in self.tier0(s).frames.iter().enumerate() {
+            let class = usize::from(self.tier0(s).class_of_frame(f as u32));
             ensure!(
                 listed[f] == frame.on,
                 "session {s}: frame {f} is marked {:?}, but is in list {:?}",
                 frame.on,
                 listed[f]
             );
-            let mapped = self.tier0[s].classes[class].is_mapped_frame(f as u32);
+            let mapped = self.tier0(s).classes[class].is_mapped_frame(f as u32);
             let free = if mapped { On::MappedFree } else { On::Free };
             ensure!((frame.state == FrameState::Free) == (frame.on == free), "session {s}: frame {f}: {frame:?}");
             if mapped {
@@ -240,7 +240,7 @@ impl Requests {
                 invalidating[class] += u32::from(frame.state == FrameState::Invalidating);
             }
             pinned[class] += u64::from(frame.pins > 0);
-            let outside = self.tier0[s].classes[class].is_beyond(f as u32);
+            let outside = self.tier0(s).classes[class].is_beyond(f as u32);
             beyond[class] += u32::from(outside && frame.state != FrameState::Away);
             let inside_only = frame.state == FrameState::Present
                 && matches!(frame.on, On::Clean | On::Refused | On::Dirty | On::Stream);
@@ -248,7 +248,7 @@ impl Requests {
             ensure!(
                 if outside { frame.state != FrameState::Free && !inside_only } else { !outside_only },
                 "session {s}: frame {f} of {} in use of its class: {frame:?}",
-                self.tier0[s].classes[class].count
+                self.tier0(s).classes[class].count
             );
             match frame.state {
                 FrameState::Free | FrameState::Away => {}
@@ -286,7 +286,7 @@ impl Requests {
                 }
             }
         }
-        for (i, c) in self.tier0[s].classes.iter().enumerate() {
+        for (i, c) in self.tier0(s).classes.iter().enumerate() {
             let acquires = self.session(s).ops.recs.iter().filter_map(|o| match o.work {
                 Work::Acquire(acquire) if o.phase != Phase::Free => Some(acquire),
                 _ => None,
@@ -365,17 +365,17 @@ impl Requests {
     }
 
     fn check_seqs(&self, s: u16, seen: &mut Seen) -> Result<(), String> {
-        for (i, q) in self.lists[s].seqs.iter().enumerate() {
-            ensure!(q.live || q.blocks == 0, "session {s}: dead sequence {i} has blocks");
+        for (i, q) in self.lists(s).seqs.iter().enumerate() {
+            ensure!(q.is_live() || q.blocks() == 0, "session {s}: dead sequence {i} has blocks");
             // A lease that is being loaded from is checked again later.
             let watched = self.copiers[s].lease_ends_at
                 <= q.leased_until.max(self.now.saturating_add(crate::block_api::LEASE_AGAIN_US));
-            ensure!(!q.live || !q.is_lease() || watched, "session {s}: no timer covers lease {i}");
+            ensure!(!q.is_live() || !q.is_lease() || watched, "session {s}: no timer covers lease {i}");
             ensure!(
-                q.tokens <= u64::from(q.blocks) * self.geo.page_tokens,
+                q.tokens <= u64::from(q.blocks()) * self.geo.page_tokens,
                 "session {s}: sequence {i} has more tokens than its blocks hold"
             );
-            for index in 0..q.blocks {
+            for index in 0..q.blocks() {
                 let b = self.seq_block(s, i as u32, index);
                 *seen.refs.entry(b).or_default().entry(s).or_default() += 1;
                 if q.leased_until != u64::MAX {
@@ -383,7 +383,7 @@ impl Requests {
                 }
             }
         }
-        let leases = self.lists[s].seqs.iter().filter(|q| q.live && q.is_lease()).count();
+        let leases = self.lists(s).seqs.iter().filter(|q| q.is_live() && q.is_lease()).count();
         ensure!(
             self.copiers[s].leases as usize == leases,
             "session {s}: counted {leases} leases, recorded {}",
@@ -495,7 +495,7 @@ impl Requests {
                 }
             }
         }
-        for (s, tier0) in self.tier0.iter().enumerate() {
+        for (s, tier0) in self.tier0s().iter().enumerate() {
             for (class, c) in tier0.classes.iter().enumerate() {
                 ensure!(
                     c.committed == charged[s][class],
