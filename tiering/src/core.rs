@@ -55,13 +55,13 @@ impl Core {
     pub fn has_output(&self) -> bool {
         self.requests.has_waiting()
             || self.requests.disk.is_woken()
-            || self.requests.host.drain_at().is_some_and(|at| at <= self.requests.now)
+            || self.requests.host.drain_at().is_some_and(|at| at <= self.requests.now())
     }
 
     /// Return the latest time for the next [`Event::Tick`], in microseconds on the clock of `now_us`.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
-        let expires = self.requests.index.expires_us().map(|us| us.max(self.requests.now));
+        let expires = self.requests.index.expires_us().map(|us| us.max(self.requests.now()));
         [self.requests.timer_us(), expires, self.requests.late_due(), self.requests.disk.decision_due_us()]
             .into_iter()
             .flatten()
@@ -77,13 +77,13 @@ impl Core {
     /// Return a hash of all actions so far.
     #[must_use]
     pub fn trace(&self) -> Trace {
-        self.requests.trace
+        self.requests.trace()
     }
 
     /// Return the size classes, in class order.
     #[must_use]
     pub fn classes(&self) -> &[Class] {
-        &self.requests.geo.classes
+        &self.requests.geo().classes
     }
 
     /// Return the committed tokens of a sequence.
@@ -110,7 +110,7 @@ impl Core {
     /// Return the configuration.
     #[must_use]
     pub fn config(&self) -> &SpaceConfig {
-        &self.requests.cfg
+        &self.requests.cfg()
     }
 
     /// Return the bytes of the tables that an index-only entry needs (index, NVMe slots, use counts), from their allocated

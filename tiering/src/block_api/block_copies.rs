@@ -179,7 +179,7 @@ impl BlockApi<'_> {
 
     fn is_sent(&self, s: u16, at: u32) -> bool {
         let copy = &self.copiers[s].copies[at];
-        copy.status.is_some() || copy.block == NONE || usize::from(copy.plane) == self.geo.planes.len()
+        copy.status.is_some() || copy.block == NONE || usize::from(copy.plane) == self.geo().planes.len()
     }
 
     /// Send jobs for one block. Return false if no more jobs can be sent.
@@ -201,7 +201,7 @@ impl BlockApi<'_> {
 
     /// Send the job that copies a page between host frame `host` and the engine's block.
     pub(crate) fn send_page(&mut self, s: u16, op: u32, at: u32, job: JobRec, buf: &mut ActionBuf) {
-        let b = self.geo.block_of(job.page);
+        let b = self.geo().block_of(job.page);
         self.add_in_flight(b);
         self.count_copy(s, job.page, true);
         self.copiers[s].copies[at].pending += 1;
@@ -219,7 +219,7 @@ impl BlockApi<'_> {
             _ => Mutant::FailedScatterIsSuccess,
         };
         let ok = status == Status::Ok || mutants::on(failed_is_ok);
-        let bytes = self.geo.classes[usize::from(self.geo.class_of_page(job.page))].page_bytes;
+        let bytes = self.geo().classes[usize::from(self.geo().class_of_page(job.page))].page_bytes;
         let edge = match job.task {
             Task::Gather => &mut self.counters.tier0_to_host,
             _ => &mut self.counters.host_to_tier0,
@@ -241,7 +241,7 @@ impl BlockApi<'_> {
         if self.op(s, job.op).pending == 0 && self.copies_of(s, job.op).ending {
             self.copies_done(s, job.op);
         }
-        let b = self.geo.block_of(job.page);
+        let b = self.geo().block_of(job.page);
         self.remove_in_flight(b);
     }
 

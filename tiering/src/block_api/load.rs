@@ -30,7 +30,7 @@ impl BlockApi<'_> {
         if first.checked_add(count).is_none_or(|end| end > q.blocks()) {
             return self.complete(who, Status::Range, 0);
         }
-        if u64::from(first + count) * self.geo.page_tokens > q.tokens {
+        if u64::from(first + count) * self.geo().page_tokens > q.tokens {
             // Unsealed blocks belong to the engine and are in tier 0.
             return self.complete(who, Status::State, 0);
         }
@@ -96,7 +96,7 @@ impl BlockApi<'_> {
         let copy = self.copiers[s].copies[at];
         let Op { work, status, .. } = *self.op(s, op);
         let by_hash = matches!(work, Work::LoadHashed(_));
-        let page = self.geo.page(copy.block, copy.plane);
+        let page = self.geo().page(copy.block, copy.plane);
         let state = *self.page(page);
         if self.copies_of(s, op).ending {
             return Sent::Never(status);
@@ -106,7 +106,7 @@ impl BlockApi<'_> {
             return if by_hash { Sent::Never(Status::Lost) } else { Sent::Yes };
         }
         if state.host != NONE {
-            if !self.can_send_last(s, buf) || !self.may_copy(s, self.geo.class_of_page(page)) {
+            if !self.can_send_last(s, buf) || !self.may_copy(s, self.geo().class_of_page(page)) {
                 return Sent::Full;
             }
             let host = self.read_host(page);
@@ -122,7 +122,7 @@ impl BlockApi<'_> {
                 false => (IoClass::Demand, Reason::Request, Take::Any),
             };
             self.copiers[s].copies[at].from_nvme = true;
-            let planes = (0, self.geo.planes.len() as u16);
+            let planes = (0, self.geo().planes.len() as u16);
             let fetch = self.read_in(page, Want { class, reason, take, planes }, buf);
             let never = fetch == Fetch::NoFrame && by_hash;
             return if never { Sent::Never(Status::NoSpace) } else { Sent::Later };
@@ -159,7 +159,7 @@ impl BlockApi<'_> {
 
     /// Release the blocks that a load holds.
     fn release_copies(&mut self, s: u16, op: u32) {
-        let planes = self.geo.planes.len();
+        let planes = self.geo().planes.len();
         let mut at = self.copies_of(s, op).list.head;
         while at != NONE {
             let copy = &mut self.copiers[s].copies[at];

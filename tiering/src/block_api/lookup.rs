@@ -53,7 +53,7 @@ impl BlockApi<'_> {
     /// Return how many of the hashes, all cached, remain up to the last one with cached windows. A longer prefix needs other
     /// pages of windows, so it may be readable while shorter ones are not.
     fn last_with_windows(&self, hashes: &[u128]) -> usize {
-        if self.geo.windowed.is_empty() {
+        if self.geo().windowed.is_empty() {
             return hashes.len();
         }
         let mut looks = WINDOW_LOOKS_MAX;
@@ -65,9 +65,9 @@ impl BlockApi<'_> {
     /// that takes more checks of cache entries than are left.
     fn are_windows_whole(&self, last: u32, looks: &mut u32) -> bool {
         // How many of the last blocks a plane needs, for the longest possible prefix.
-        let most = u64::from(self.cfg.limits.seq_blocks_max);
-        let needs = |plane: u16| most - self.geo.first_needed(plane, most * self.geo.page_tokens).min(most);
-        let reach = self.geo.windowed.iter().map(|&plane| needs(plane)).max().unwrap_or(0);
+        let most = u64::from(self.cfg().limits.seq_blocks_max);
+        let needs = |plane: u16| most - self.geo().first_needed(plane, most * self.geo().page_tokens).min(most);
+        let reach = self.geo().windowed.iter().map(|&plane| needs(plane)).max().unwrap_or(0);
         for (c, back) in self.index.prefix(last).zip(0..reach) {
             if *looks == 0 || self.copies(c).any(|copy| self.is_partial(copy, |plane| back < needs(plane))) {
                 return false;
@@ -98,7 +98,7 @@ impl BlockApi<'_> {
         if count == 0 || lease_us == 0 {
             return self.complete(who, Status::Invalid, 0);
         }
-        let lease_us_max = self.cfg.policy.lease_us_max;
+        let lease_us_max = self.cfg().policy.lease_us_max;
         if lease_us > lease_us_max {
             return self.complete(who, Status::Limit, lease_us_max);
         }
@@ -111,7 +111,7 @@ impl BlockApi<'_> {
         let Some(op) = self.new_op(who, seq, Work::Lease, due) else { return };
         let lease_us = if mutants::on(Mutant::LeaseEndsEarly) { lease_us / 2 } else { lease_us };
         // `u64::MAX` marks a sequence that is no lease.
-        let until = self.now.saturating_add(lease_us).min(u64::MAX - 1);
+        let until = self.now().saturating_add(lease_us).min(u64::MAX - 1);
         let q = self.begin_seq(s, seq);
         (q.priority, q.busy, q.leased_until) = (NEUTRAL_PRIORITY, op + 1, until);
         let before = self.blocks().leased_bytes;
@@ -135,9 +135,9 @@ impl BlockApi<'_> {
         if self.sessions().iter().filter(|x| x.life == Life::Live && x.shard == shard).count() < 2 {
             return u64::MAX;
         }
-        let limits = &self.cfg.limits;
+        let limits = &self.cfg().limits;
         let bytes = u128::from(limits.host_bytes_max) + u128::from(limits.nvme_bytes_max);
-        u64::try_from(bytes * u128::from(self.cfg.policy.lease_percent) / 100).unwrap_or(u64::MAX)
+        u64::try_from(bytes * u128::from(self.cfg().policy.lease_percent) / 100).unwrap_or(u64::MAX)
     }
 
     /// Attach the chain of `count` cache entries that ends with `last`.
@@ -193,7 +193,7 @@ impl BlockApi<'_> {
             };
             self.lease_block(s, (seq, i), (c, b));
         }
-        self.seq_mut(s, seq).tokens = u64::from(count) * self.geo.page_tokens;
+        self.seq_mut(s, seq).tokens = u64::from(count) * self.geo().page_tokens;
         // Windows of a shorter prefix may be gone while those of a longer one are cached.
         if self.windows_whole(s, seq, count) { Ok(()) } else { Err(Status::NotFound) }
     }
@@ -204,7 +204,7 @@ impl BlockApi<'_> {
         if !self.ids_suffice(0) {
             return Admit::No(Status::NoSpace);
         }
-        for class in 0..self.geo.classes.len() as u8 {
+        for class in 0..self.geo().classes.len() as u8 {
             if self.host.fits(class, 0) {
                 continue;
             }

@@ -32,7 +32,7 @@ impl BlockApi<'_> {
         let refusal = if !pairs || !named || !self.is_next(s, first, parent) {
             Some(Status::Invalid)
         } else if hashes.len() > HASHES_MAX
-            || u64::from(first) + hashes.len() as u64 > u64::from(self.cfg.limits.seq_blocks_max)
+            || u64::from(first) + hashes.len() as u64 > u64::from(self.cfg().limits.seq_blocks_max)
         {
             Some(Status::Limit)
         } else if !self.copiers[s].copies.fit(hashes.len()) {
@@ -56,7 +56,7 @@ impl BlockApi<'_> {
             let cached = copy.is_some_and(|copy| self.may_be_superseded(copy).is_none());
             new += u32::from(!cached);
             // Without a block yet: `admit_store` allocates one unless the block is cached.
-            let plane = if cached { self.geo.planes.len() as u16 } else { 0 };
+            let plane = if cached { self.geo().planes.len() as u16 } else { 0 };
             let copy = BlockCopy { block: NONE, engine, index, hash, plane, ..BlockCopy::default() };
             self.copiers[s].copies.push(&mut list, copy);
         }
@@ -72,8 +72,8 @@ impl BlockApi<'_> {
             other => return other,
         }
         // Each page needs a host frame, independent of the room in tier 0.
-        for class in 0..self.geo.classes.len() {
-            let pages = u64::from(new) * u64::from(self.geo.classes[class].planes);
+        for class in 0..self.geo().classes.len() {
+            let pages = u64::from(new) * u64::from(self.geo().classes[class].planes);
             match self.admit_host(class as u8, pages, new.into()) {
                 Admit::Yes => {}
                 other => return other,
@@ -109,18 +109,18 @@ impl BlockApi<'_> {
         if self.copies_of(s, op).ending {
             return Sent::Never(self.op(s, op).status);
         }
-        let page = self.geo.page(copy.block, copy.plane);
-        if !self.can_store(s, buf) || !self.may_copy(s, self.geo.class_of_page(page)) {
+        let page = self.geo().page(copy.block, copy.plane);
+        if !self.can_store(s, buf) || !self.may_copy(s, self.geo().class_of_page(page)) {
             return Sent::Full;
         }
-        if self.host.reader_waits(self.geo.class_of_page(page), self.now) {
+        if self.host.reader_waits(self.geo().class_of_page(page), self.now()) {
             self.host.want_frame();
             return Sent::Full;
         }
         // Admission reserved one.
         let Some(host) = self.take_host(s, page, For::Waiting) else { return Sent::Full };
         self.set_copying_out(page, true);
-        let class = self.geo.class_of_page(page);
+        let class = self.geo().class_of_page(page);
         self.host.count_copying(class, true);
         self.send_page(s, op, at, JobRec { task: Task::Gather, page, host, ..JobRec::default() }, buf);
         Sent::Yes
@@ -129,12 +129,12 @@ impl BlockApi<'_> {
     /// Return whether one more job of a store can be sent. Some job entries are reserved for loads, because requests wait for
     /// those.
     fn can_store(&self, s: u16, buf: &ActionBuf) -> bool {
-        self.can_send(s, buf) && self.session(s).jobs.free_slots() > self.cfg.limits.jobs_max / 4
+        self.can_send(s, buf) && self.session(s).jobs.free_slots() > self.cfg().limits.jobs_max / 4
     }
 
     /// Record the end of the copy of one page into its host frame.
     pub(crate) fn page_gathered(&mut self, job: JobRec, ok: bool) {
-        let class = self.geo.class_of_page(job.page);
+        let class = self.geo().class_of_page(job.page);
         self.host.count_copying(class, false);
         self.set_copying_out(job.page, false);
         if ok && self.page(job.page).host == NONE {
@@ -155,7 +155,7 @@ impl BlockApi<'_> {
     pub(crate) fn all_gathered(&mut self, s: u16, op: u32, store: Store) {
         let (status, Store { first, parent, level, copies: Copies { list, ending, .. }, .. }) =
             (self.op(s, op).status, store);
-        let planes = self.geo.planes.len();
+        let planes = self.geo().planes.len();
         // At its deadline the store keeps the blocks that arrived; the others found no room in time.
         let late = ending && status == Status::TimedOut;
         let mut why = (ending && !late).then_some(status);

@@ -95,7 +95,7 @@ impl BlockTable {
 
     /// The page is never read again.
     pub(crate) fn leave_window(&mut self, page: u32) {
-        let b = self.geo.block_of(page);
+        let b = self.geo().block_of(page);
         self.pages[page as usize].set_on_disk(false);
         self.pages[page as usize].set_out_of_window();
         self.blocks[b].partial = true;

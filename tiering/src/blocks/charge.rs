@@ -25,14 +25,14 @@ impl BlockTable {
             self.blocks.promised = self.blocks.promised + self.unclaimed(s) - before;
         }
         if self.blocks[block].partial {
-            for plane in 0..self.geo.planes.len() as u16 {
-                if !self.pages[self.geo.page(block, plane) as usize].out_of_window() {
-                    self.charge_pages(session, self.geo.class_of(plane), 1, add);
+            for plane in 0..self.geo().planes.len() as u16 {
+                if !self.pages[self.geo().page(block, plane) as usize].out_of_window() {
+                    self.charge_pages(session, self.geo().class_of(plane), 1, add);
                 }
             }
         } else {
-            for class in 0..self.geo.classes.len() {
-                self.charge_pages(session, class as u8, u64::from(self.geo.classes[class].planes), add);
+            for class in 0..self.geo().classes.len() {
+                self.charge_pages(session, class as u8, u64::from(self.geo().classes[class].planes), add);
             }
         }
     }
@@ -54,17 +54,17 @@ impl BlockTable {
     /// Return the bytes of a block's pages that are not out of window.
     pub(crate) fn bytes_of_block(&self, block: u32) -> u64 {
         if !self.blocks[block].partial {
-            return self.geo.classes.iter().map(|class| u64::from(class.planes) * u64::from(class.stride)).sum();
+            return self.geo().classes.iter().map(|class| u64::from(class.planes) * u64::from(class.stride)).sum();
         }
-        let in_window = |plane: &u16| !self.pages[self.geo.page(block, *plane) as usize].out_of_window();
-        let planes = (0..self.geo.planes.len() as u16).filter(in_window);
-        planes.map(|plane| u64::from(self.geo.classes[usize::from(self.geo.class_of(plane))].stride)).sum()
+        let in_window = |plane: &u16| !self.pages[self.geo().page(block, *plane) as usize].out_of_window();
+        let planes = (0..self.geo().planes.len() as u16).filter(in_window);
+        planes.map(|plane| u64::from(self.geo().classes[usize::from(self.geo().class_of(plane))].stride)).sum()
     }
 
     /// Remove the charge of a page that is out of window.
     pub(crate) fn uncharge_page(&mut self, block: u32, class: u8) {
         if self.blocks[block].leases > 0 {
-            self.blocks.leased_bytes -= u64::from(self.geo.classes[usize::from(class)].stride);
+            self.blocks.leased_bytes -= u64::from(self.geo().classes[usize::from(class)].stride);
         }
         let b = &self.blocks[block];
         match (b.refs_home, b.refs_other) {
@@ -93,7 +93,7 @@ impl BlockTable {
         tier0.guaranteed_blocks = blocks;
         for (class, c) in (0..).zip(&mut tier0.classes) {
             let before = c.committed_in_host();
-            c.guaranteed = u64::from(blocks) * u64::from(self.below.geo.classes[usize::from(class)].planes);
+            c.guaranteed = u64::from(blocks) * u64::from(self.below.geo().classes[usize::from(class)].planes);
             self.host.commit(class, before, c.committed_in_host());
         }
     }

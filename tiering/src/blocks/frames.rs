@@ -38,7 +38,7 @@ impl BlockTable {
         let session = &self.tier0[s];
         let frame = &session.frames[f as usize];
         let user = session.lanes.get(usize::from(frame.lane))?;
-        let valid = frame.plan == user.plan || frame.use_pos / u64::from(self.geo.planes_len()) < user.plan_from;
+        let valid = frame.plan == user.plan || frame.use_pos / u64::from(self.geo().planes_len()) < user.plan_from;
         valid.then_some((frame.lane, frame.use_pos))
     }
 
@@ -48,7 +48,7 @@ impl BlockTable {
         let (user, at) = self.planned_use(s, f)?;
         let l = &self.tier0[s].lanes[usize::from(user)];
         let own = user == lane && at <= pos;
-        (l.is_active(at / u64::from(self.geo.planes_len())) && (own || l.fault_frame == f)).then_some((user, at))
+        (l.is_active(at / u64::from(self.geo().planes_len())) && (own || l.fault_frame == f)).then_some((user, at))
     }
 
     /// Return a clock value: on every lane with a plan, the steps that touched a page last before it are over.
@@ -275,7 +275,7 @@ impl BlockTable {
         if self.tier0[s].is_mapped_frame(f) {
             return self.settle_mapped(s, f);
         }
-        let block = &self.blocks[self.geo.block_of(frame.page)];
+        let block = &self.blocks[self.geo().block_of(frame.page)];
         let page = &self.pages[frame.page as usize];
         let stays = match block.state {
             BlockState::Unsealed => !block.parked && !mutants::on(Mutant::EvictUnsealed),
@@ -373,7 +373,7 @@ impl BlockTable {
         self.frame_mut(s, f).state = FrameState::Invalidating;
         self.count_mapped_invalidating(s, f, true);
         self.counters.transitions += 1;
-        self.add_in_flight(self.geo.block_of(page));
+        self.add_in_flight(self.geo().block_of(page));
         self.pages[page as usize].invalidating += 1;
         self.settle_host(page);
         self.enlist(s, f, On::Evict, NO_LANE);

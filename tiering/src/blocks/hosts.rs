@@ -4,7 +4,7 @@ use crate::api::{Action, BlockId, IoClass, NONE};
 use crate::blocks::{Block, BlockTable, FrameState, On};
 use crate::error::Error;
 use crate::mutants::{self, Mutant};
-use crate::sessions::{JobRec, Sessions, Task};
+use crate::sessions::{JobRec, Task};
 use crate::tables::host::HostOn;
 
 impl BlockTable {
@@ -17,7 +17,7 @@ impl BlockTable {
     /// Return the minimum number of host frames of a class through which pages on NVMe stream: those of one block for a transfer,
     /// and one per lane for its fault.
     pub(crate) fn stream_frames(&self, class: usize) -> u64 {
-        u64::from(self.geo.classes[class].planes) + self.live_lanes()
+        u64::from(self.geo().classes[class].planes) + self.live_lanes()
     }
 
     /// Return the number of lanes of all live sessions.
@@ -30,7 +30,7 @@ impl BlockTable {
         let at = self.pages[page as usize].host;
         if at != NONE && self.disk.exists() && self.host.list_of(at) != HostOn::Moving {
             let on = self.host_list_of(page, at);
-            self.host.enlist(at, on, self.clock);
+            self.host.enlist(at, on, self.clock());
         }
     }
 
@@ -43,7 +43,7 @@ impl BlockTable {
     /// Return the list for a page's host frame `at` while no transfer writes it.
     pub(crate) fn host_list_of(&self, page: u32, at: u32) -> HostOn {
         let p = &self.pages[page as usize];
-        let block = &self.blocks[self.geo.block_of(page)];
+        let block = &self.blocks[self.geo().block_of(page)];
         if p.loads > 0 && !mutants::on(Mutant::EvictHostWhileLoading)
             || self.host.late(at) > 0
             || p.out_of_window()
@@ -115,14 +115,14 @@ impl BlockTable {
 
     /// Add a slab that the node granted.
     pub(crate) fn slab_granted(&mut self, class: u8, slab: u32, frames: u32) -> Result<(), Error> {
-        self.host.slab_granted(class, slab, frames, &self.below.geo.classes)
+        self.host.slab_granted(class, slab, frames, &self.below.geo().classes)
     }
 
     /// Ask the node for memory of a class, unless it cannot help now. Return true while an answer is pending.
     pub(crate) fn ask_slab(&mut self, class: u8) -> bool {
         let lanes = self.disk.exists().then(|| self.live_lanes());
-        let Sessions { now, geo, cfg, .. } = &self.below;
-        if self.host.ask(class, *now, &geo.classes, lanes, cfg.limits.host_bytes_max) {
+        let below = &self.below;
+        if self.host.ask(class, below.now(), &below.geo().classes, lanes, below.cfg().limits.host_bytes_max) {
             self.act(Action::NeedSlab { class });
         }
         // After a refusal, continue without waiting for a second answer.
@@ -135,7 +135,7 @@ impl BlockTable {
         self.host.begin_late(job.host);
         match job.task {
             Task::Gather => {
-                self.host.count_copying(self.geo.class_of_page(job.page), false);
+                self.host.count_copying(self.geo().class_of_page(job.page), false);
                 self.pages[job.page as usize].set_copying_out(false);
                 self.host.free(job.host);
                 self.host_freed();
@@ -146,7 +146,7 @@ impl BlockTable {
         self.counters.quarantined_total += 1;
         let bytes = self.late_bytes_of(job);
         self.charge_late(s, bytes);
-        self.remove_in_flight(self.geo.block_of(job.page));
+        self.remove_in_flight(self.geo().block_of(job.page));
     }
 
     /// Take a host frame out of quarantine: its late copy has ended, or the process has exited.

@@ -42,20 +42,20 @@ impl BlockTable {
         self.release_job(s, slot);
         match job.task {
             Task::CopyIn => {
-                let bytes = self.geo.classes[usize::from(self.geo.class_of_page(job.page))].page_bytes;
+                let bytes = self.geo().classes[usize::from(self.geo().class_of_page(job.page))].page_bytes;
                 let moved = self.present(job.page, s).is_some();
-                let now = self.now;
+                let now = self.now();
                 self.tier0[s].link.end(now, bytes, moved);
                 self.host_read(job.page);
             }
             Task::CopyInAs => {
                 self.host_read(job.source);
-                self.remove_in_flight(self.geo.block_of(job.source));
+                self.remove_in_flight(self.geo().block_of(job.source));
             }
             Task::Copy => {
                 let from = self.frame(s, job.source).page;
                 self.unpin(s, job.source);
-                self.remove_in_flight(self.geo.block_of(from));
+                self.remove_in_flight(self.geo().block_of(from));
             }
             _ => {}
         }
@@ -63,12 +63,12 @@ impl BlockTable {
             self.count_mapped(s, job.frame, job.victim, false);
             self.invalidated(job.victim);
         }
-        self.remove_in_flight(self.geo.block_of(job.page));
+        self.remove_in_flight(self.geo().block_of(job.page));
     }
 
     pub(crate) fn host_read(&mut self, page: u32) {
         self.pages[page as usize].loads -= 1;
-        self.host.count_copying(self.geo.class_of_page(page), false);
+        self.host.count_copying(self.geo().class_of_page(page), false);
         self.settle_host(page);
         if self.disk.exists() && self.pages[page as usize].loads == 0 {
             self.host_freed();
@@ -103,28 +103,28 @@ impl BlockTable {
         if std::mem::take(&mut self.invalidating_wanted) {
             self.wake_all();
         }
-        self.remove_in_flight(self.geo.block_of(page));
+        self.remove_in_flight(self.geo().block_of(page));
     }
 
     /// Plan and send the job that makes a page resident in a picked frame. The caller checked [`Self::can_send`].
     pub(crate) fn place(&mut self, s: u16, pick: Pick, new: NewJob, buf: &mut ActionBuf) {
-        self.add_in_flight(self.geo.block_of(new.page));
+        self.add_in_flight(self.geo().block_of(new.page));
         let host = match new.task {
             Task::CopyIn => self.read_host(new.page),
             Task::CopyInAs => {
-                self.add_in_flight(self.geo.block_of(new.source));
+                self.add_in_flight(self.geo().block_of(new.source));
                 self.read_host(new.source)
             }
             Task::Copy => {
                 let from = self.frame(s, new.source).page;
-                self.add_in_flight(self.geo.block_of(from));
+                self.add_in_flight(self.geo().block_of(from));
                 self.pin(s, new.source);
                 NONE
             }
             _ => NONE,
         };
-        let bytes = self.geo.classes[usize::from(self.geo.class_of_page(new.page))].page_bytes;
-        let now = self.now;
+        let bytes = self.geo().classes[usize::from(self.geo().class_of_page(new.page))].page_bytes;
+        let now = self.now();
         let NewJob { task, page, reason, op, source } = new;
         if task == Task::CopyIn {
             self.tier0[s].link.begin(now, bytes);
@@ -141,7 +141,7 @@ impl BlockTable {
         let p = &mut self.pages[page as usize];
         p.loads += 1;
         let at = p.host;
-        self.host.count_copying(self.geo.class_of_page(page), true);
+        self.host.count_copying(self.geo().class_of_page(page), true);
         self.settle_host(page);
         at
     }
@@ -155,7 +155,7 @@ impl BlockTable {
         if old.state == FrameState::Present {
             victim = old.page;
             self.remove_copy(victim, s, f);
-            self.add_in_flight(self.geo.block_of(victim));
+            self.add_in_flight(self.geo().block_of(victim));
             self.pages[victim as usize].invalidating += 1;
             self.counters.evictions += 1;
             self.settle_host(victim);
@@ -179,7 +179,7 @@ impl BlockTable {
 
     /// Record that a page leaves on which a lane's plan may depend.
     pub(crate) fn overtake_plan(&mut self, s: u16, old: &crate::blocks::Frame, after: Option<(u16, u64)>) {
-        let planes = u64::from(self.geo.planes_len());
+        let planes = u64::from(self.geo().planes_len());
         let Some(lane) = self.tier0[s].lanes.get_mut(usize::from(old.lane)) else { return };
         if after.is_none() && lane.expected == Some(old.use_pos / planes) {
             lane.plan_overtaken = true;
@@ -206,12 +206,12 @@ impl BlockTable {
     fn job_of(&self, rec: &JobRec) -> Job {
         let (block, plane) = match rec.task {
             Task::Cancel => (NONE, 0),
-            _ => (self.geo.block_of(rec.page), self.geo.plane_of(rec.page)),
+            _ => (self.geo().block_of(rec.page), self.geo().plane_of(rec.page)),
         };
         let frame: FrameId = rec.frame;
         let victim = (rec.victim != NONE && !mutants::on(Mutant::VictimOmitted)).then(|| Victim {
-            block: self.geo.block_of(rec.victim),
-            plane: self.geo.plane_of(rec.victim),
+            block: self.geo().block_of(rec.victim),
+            plane: self.geo().plane_of(rec.victim),
             after: rec.after,
         });
         match rec.task {
@@ -220,7 +220,7 @@ impl BlockTable {
             Task::CopyOut => Job::CopyOut { block, plane, frame, to: self.host.location(rec.host) },
             Task::Copy => Job::Copy { block, plane, frame, from: rec.source, victim },
             Task::CopyInAs => {
-                let source = self.geo.block_of(rec.source);
+                let source = self.geo().block_of(rec.source);
                 Job::CopyInAs { block, plane, frame, source, from: self.host.location(rec.host), victim }
             }
             Task::Drop => Job::Drop { block },
@@ -241,6 +241,6 @@ impl BlockTable {
         (frame.state, frame.job) = (FrameState::Present, NONE);
         self.add_copy(job.page, s, job.source);
         self.settle(s, job.source);
-        self.remove_in_flight(self.geo.block_of(job.page));
+        self.remove_in_flight(self.geo().block_of(job.page));
     }
 }

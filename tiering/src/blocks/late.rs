@@ -36,7 +36,7 @@ impl BlockTable {
             *count = if is { *count + 1 } else { *count - 1 };
         } else {
             let page = if job.task == Task::CopyInAs { job.source } else { job.page };
-            self.host.count_copying(self.geo.class_of_page(page), is);
+            self.host.count_copying(self.geo().class_of_page(page), is);
         }
     }
 

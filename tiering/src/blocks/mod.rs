@@ -127,8 +127,8 @@ impl BlockTable {
     /// Attach a session to an empty entry, with all tables that it will use.
     pub fn attach(&mut self, s: SessionId, shard: u16, lanes: u16, frames: &[u32]) {
         self.below.attach(s, shard);
-        let Sessions { cfg, geo, .. } = &self.below;
-        self.tier0[s] = Tier0::new(geo, &cfg.policy, lanes, frames);
+        let cfg = self.below.cfg();
+        self.tier0[s] = Tier0::new(self.below.geo(), &cfg.policy, lanes, frames);
         self.lists[s] = Sequences::new(&cfg.limits);
     }
 

@@ -23,7 +23,7 @@ impl BlockTable {
     pub(crate) fn alloc_block(&mut self, shard: u16) -> Option<BlockId> {
         let b = self.blocks.alloc(shard)?;
         // The id is used for the first time. The capacity was reserved at the start.
-        let pages = self.blocks.recs.len() * self.geo.planes.len();
+        let pages = self.blocks.recs.len() * self.geo().planes.len();
         if self.pages.len() < pages {
             self.pages.resize(pages, Page::default());
         }
@@ -82,7 +82,7 @@ impl BlockTable {
         let entry = self.blocks[b].entry;
         if entry != NONE {
             let priority = self.priority_for(s, b);
-            let position = u64::from(self.blocks[b].depth) * self.geo.page_tokens;
+            let position = u64::from(self.blocks[b].depth) * self.geo().page_tokens;
             self.index.end_use(entry, position, priority);
         }
         let block = &mut self.blocks[b];
@@ -151,8 +151,8 @@ impl BlockTable {
 
     /// Return the page ids of a block.
     pub(crate) fn pages_of(&self, b: BlockId) -> std::ops::Range<u32> {
-        let first = self.geo.page(b, 0);
-        first..first + self.geo.planes_len()
+        let first = self.geo().page(b, 0);
+        first..first + self.geo().planes_len()
     }
 
     /// Queue the Drop jobs of a block that no job names any more, and free its host frames.
@@ -236,7 +236,7 @@ impl BlockTable {
 
     /// Add the block's unsealed pages to those that must stay in the session's tier 0, or remove them.
     pub(crate) fn count_unsealed(&mut self, s: u16, add: bool) {
-        for (class, geo) in self.tier0[s].classes.iter_mut().zip(&self.below.geo.classes) {
+        for (class, geo) in self.tier0[s].classes.iter_mut().zip(&self.below.geo().classes) {
             let pages = u64::from(geo.planes);
             class.unsealed = if add { class.unsealed + pages } else { class.unsealed - pages };
         }

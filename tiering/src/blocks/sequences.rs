@@ -16,11 +16,11 @@ impl BlockTable {
 
     /// Return whether a sequence of `blocks` full blocks has every window page that its next token reads.
     pub(crate) fn windows_whole(&self, s: u16, seq: SeqId, blocks: u32) -> bool {
-        let tokens = u64::from(blocks) * self.geo.page_tokens;
-        self.geo.windowed.iter().all(|&plane| {
+        let tokens = u64::from(blocks) * self.geo().page_tokens;
+        self.geo().windowed.iter().all(|&plane| {
             // The next token is the reader: its window begins one token later.
-            (self.geo.first_needed(plane, tokens) as u32..blocks).all(|index| {
-                let page = self.geo.page(self.seq_block(s, seq, index), plane);
+            (self.geo().first_needed(plane, tokens) as u32..blocks).all(|index| {
+                let page = self.geo().page(self.seq_block(s, seq, index), plane);
                 !self.pages[page as usize].out_of_window()
             })
         })
@@ -58,7 +58,7 @@ impl BlockTable {
         let list = &mut self.lists[s];
         let len = list.seqs[seq as usize].blocks;
         let dir = &mut list.dirs[seq as usize * list.dir_len..(seq as usize + 1) * list.dir_len];
-        if len >= self.below.cfg.limits.seq_blocks_max || !self.chunks.push(dir, len, b) {
+        if len >= self.below.cfg().limits.seq_blocks_max || !self.chunks.push(dir, len, b) {
             return false;
         }
         list.seqs[seq as usize].blocks += 1;
@@ -97,7 +97,7 @@ impl BlockTable {
     /// Return whether a sequence's list can grow by `more` blocks.
     pub(crate) fn list_fits(&self, s: u16, seq: SeqId, more: u32) -> bool {
         let len = self.lists[s].seqs[seq as usize].blocks;
-        len.checked_add(more).is_some_and(|sum| sum <= self.cfg.limits.seq_blocks_max)
+        len.checked_add(more).is_some_and(|sum| sum <= self.cfg().limits.seq_blocks_max)
             && super::Chunks::needed(len, more) <= self.chunks.free_chunks()
     }
 

@@ -22,7 +22,7 @@ impl DiskTier {
 
     /// Return true if every published block is written, so that earlier uses do not matter.
     fn admits_everything(&self) -> bool {
-        self.cfg.policy.nvme_admission == Admission::All && !self.disk.is_budgeted()
+        self.cfg().policy.nvme_admission == Admission::All && !self.disk.is_budgeted()
     }
 
     /// Return whether a block and its ancestors may be written to NVMe. If so, start persisting them and reserve their bytes.
@@ -41,11 +41,11 @@ impl DiskTier {
     fn try_admit_chain(&mut self, b: BlockId, why: Why) -> bool {
         let c = self.block(b).entry;
         let asked = matches!(why, Why::Published(level) if level > Level::Published);
-        let now = self.now;
+        let now = self.now();
         self.disk.advance_budget(now);
         let uses = self.uses_before(b, asked);
         // With a larger write budget the block would be written.
-        let wanted = uses.is_none_or(|uses| uses > 0) || self.cfg.policy.nvme_admission == Admission::All;
+        let wanted = uses.is_none_or(|uses| uses > 0) || self.cfg().policy.nvme_admission == Admission::All;
         let is_last = why == Why::Refilled && self.disk.is_last_decision();
         if !is_last && !self.is_worthy(b, uses) {
             self.not_admitted(b, why, wanted, !wanted);
@@ -86,19 +86,19 @@ impl DiskTier {
             self.counters.refused_unworthy += u64::from(unworthy);
         }
         if self.may_be_admitted_later(b) {
-            let now = self.now;
+            let now = self.now();
             self.disk.decide_later(now);
         }
     }
 
     /// Return whether more bytes would admit a refused block: under `second-touch` only one that was used before.
     fn may_be_admitted_later(&self, b: BlockId) -> bool {
-        self.cfg.policy.nvme_admission != Admission::SecondTouch || self.block(b).over_budget
+        self.cfg().policy.nvme_admission != Admission::SecondTouch || self.block(b).over_budget
     }
 
     /// Decide on refused blocks again, if a pass is due: on those among the next [`EXAMINED_MAX`] of all blocks, as long as there are bytes.
     pub(crate) fn admit_refilled(&mut self) {
-        let (now, blocks) = (self.now, self.blocks().recs.len() as u32);
+        let (now, blocks) = (self.now(), self.blocks().recs.len() as u32);
         let Some(left) = self.disk.begin_pass(now, blocks) else { return };
         for _ in 0..left.min(EXAMINED_MAX as u32) {
             let committed = self.blocks().committed;
@@ -114,13 +114,13 @@ impl DiskTier {
 
     /// The space ends: admit what the write budget allows, and keep nothing for later.
     pub(crate) fn admit_last(&mut self) {
-        let now = self.now;
+        let now = self.now();
         self.disk.decide_last(now);
     }
 
     /// Return whether a decision on refused blocks is due now ([`Event::Tick`](crate::api::Event::Tick)).
     pub(crate) fn is_admitting(&self) -> bool {
-        self.disk.decision_due_us().is_some_and(|due_us| due_us <= self.now)
+        self.disk.decision_due_us().is_some_and(|due_us| due_us <= self.now())
     }
 
     /// Return how often a block was used before. Return `None` if that does not matter: every block is written, or another shard's
@@ -138,9 +138,9 @@ impl DiskTier {
 
     /// Return whether the admission rule accepts the block.
     fn is_worthy(&self, b: BlockId, uses_before: Option<u8>) -> bool {
-        let tokens = u64::from(self.block(b).depth) * self.geo.page_tokens;
+        let tokens = u64::from(self.block(b).depth) * self.geo().page_tokens;
         let fill = || self.disk.budget_fill(self.blocks().committed);
-        uses_before.is_none_or(|uses| worthy(self.cfg.policy.nvme_admission, uses, tokens, fill()))
+        uses_before.is_none_or(|uses| worthy(self.cfg().policy.nvme_admission, uses, tokens, fill()))
     }
 
     /// Return the number of an entry's blocks that are not admitted, and the bytes that they would write. `None` if all are
@@ -182,7 +182,7 @@ impl DiskTier {
             false => self.counters.nvme_bytes_forced += bytes,
         }
         self.set_committed(b, false);
-        let now = self.now;
+        let now = self.now();
         self.disk.charge(now, bytes);
     }
 
@@ -199,12 +199,12 @@ impl DiskTier {
     }
 
     fn first_not_admitted(&self, class: u8) -> Option<u32> {
-        let entries = self.host.not_admitted(class).map(|page| self.block(self.geo.block_of(page)).entry);
+        let entries = self.host.not_admitted(class).map(|page| self.block(self.geo().block_of(page)).entry);
         entries.take(EXAMINED_MAX).find(|&c| !self.is_parent_of_store(self.index.leaf_of(c)))
     }
 
     /// Return the state of the space's write budget.
     pub(crate) fn budget_report(&self) -> BudgetReport {
-        self.disk.budget_report(self.cfg.policy.nvme_admission, self.blocks().committed, self.blocks().over_budget)
+        self.disk.budget_report(self.cfg().policy.nvme_admission, self.blocks().committed, self.blocks().over_budget)
     }
 }

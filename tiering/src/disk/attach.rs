@@ -39,7 +39,7 @@ impl DiskTier {
             // Only the first block of a later call may have a parent that is not cached.
             let chained = parent == above || (i == 0 && start > 0 && above == NONE);
             let whole = self.index.is_whole(c);
-            let shard = if mutants::on(Mutant::AttachWrongShard) { (shard + 1) % self.cfg.shards } else { shard };
+            let shard = if mutants::on(Mutant::AttachWrongShard) { (shard + 1) % self.cfg().shards } else { shard };
             let copy = self.copy_of(c, shard).filter(|_| whole && (chained || mutants::on(Mutant::AttachSkipsParent)));
             if !self.list_fits(s, seq, 1) {
                 break;

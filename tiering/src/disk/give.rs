@@ -14,7 +14,7 @@ impl DiskTier {
 
     /// Ask the node for NVMe space, preferably on a given disk. Return true while an answer is pending.
     fn ask_disk_on(&mut self, disk: Option<u16>) -> bool {
-        let nvme_bytes_max = self.cfg.limits.nvme_bytes_max;
+        let nvme_bytes_max = self.cfg().limits.nvme_bytes_max;
         if self.disk.ask(disk, nvme_bytes_max) {
             self.act(Action::NeedDisk { disk: disk.unwrap_or(u16::MAX) });
         }
@@ -50,7 +50,7 @@ impl DiskTier {
                 return false;
             }
         }
-        let disk = match self.disk.choose(self.preferred_disk(b), self.cfg.limits.nvme_bytes_max, urgent) {
+        let disk = match self.disk.choose(self.preferred_disk(b), self.cfg().limits.nvme_bytes_max, urgent) {
             Choice::On(disk) => disk,
             Choice::Overflow(disk) => {
                 self.counters.chains_overflowed += 1;
@@ -121,8 +121,8 @@ impl DiskTier {
 
     /// Above the high watermark, evict stored unreferenced entries, least recently used first, down to the low watermark.
     pub(crate) fn trim_disk(&mut self) {
-        let policy = self.cfg.policy;
-        let limit = self.disk.slots_max(self.cfg.limits.nvme_bytes_max);
+        let policy = self.cfg().policy;
+        let limit = self.disk.slots_max(self.cfg().limits.nvme_bytes_max);
         let high = u128::from(limit) * u128::from(policy.nvme_high_percent) / 100;
         let low = u128::from(limit) * u128::from(policy.nvme_low_percent) / 100;
         if high == 0 || u128::from(self.disk.used()) < high {

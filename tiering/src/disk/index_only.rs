@@ -82,8 +82,8 @@ impl DiskTier {
     fn drop_block(&mut self, c: u32, b: BlockId) {
         let block = *self.block(b);
         let at = block.slot;
-        for i in 0..self.geo.windowed.len() {
-            let page = self.geo.page(b, self.geo.windowed[i]);
+        for i in 0..self.geo().windowed.len() {
+            let page = self.geo().page(b, self.geo().windowed[i]);
             let out_of_window = self.page(page).out_of_window();
             self.disk.set_windowed(at, i, !out_of_window);
         }
@@ -111,9 +111,9 @@ impl DiskTier {
         for page in self.pages_of(b) {
             self.set_on_disk(page, true);
         }
-        for i in 0..self.geo.windowed.len() {
+        for i in 0..self.geo().windowed.len() {
             if !self.disk.has_windowed(at, i) {
-                let page = self.geo.page(b, self.geo.windowed[i]);
+                let page = self.geo().page(b, self.geo().windowed[i]);
                 self.leave_window(page);
             }
         }

@@ -34,7 +34,7 @@ impl DiskTier {
 
     /// Return the words of a transfer of a whole block.
     pub(crate) fn words_of_block(&self) -> usize {
-        WORDS * self.geo.planes.len().min(IO_PAGES_MAX)
+        WORDS * self.geo().planes.len().min(IO_PAGES_MAX)
     }
 
     /// Start a transfer of the pages with their host frames in `frames`. The caller checked [`Self::can_move`].
@@ -48,25 +48,24 @@ impl DiskTier {
         let start = buf.list_start();
         for (at, page) in self.host.in_transfer(&frames) {
             let place = self.host.location(at);
-            buf.push_word(u32::from(self.geo.plane_of(page)));
+            buf.push_word(u32::from(self.geo().plane_of(page)));
             buf.push_word(place.slab);
             buf.push_word(place.slot);
         }
         self.add_in_flight(b);
         let bytes = if kind == IoKind::Read { self.bytes_of(&frames) } else { 0 };
-        let transfer = Transfer::new((kind, class, reason), b, frames, self.now);
+        let transfer = Transfer::new((kind, class, reason), b, frames, self.now());
         let slot = self.block(b).slot;
         let (id, at) = self.disk.start_transfer(transfer, slot, bytes);
         let list = (start, buf.list_start() - start);
         let action = Action::Io { id, kind, class, at, list };
-        self.trace.fold(&action, buf.list(list));
-        buf.push(action);
+        self.emit_listed(action, list, buf);
     }
 
     /// Return the bytes of the pages in a transfer's host frames.
     fn bytes_of(&self, frames: &List) -> u32 {
         let class = |at| usize::from(self.host.class_of(at));
-        let bytes = self.host.in_transfer(frames).map(|(at, _)| self.geo.classes[class(at)].page_bytes);
+        let bytes = self.host.in_transfer(frames).map(|(at, _)| self.geo().classes[class(at)].page_bytes);
         bytes.fold(0, u32::saturating_add)
     }
 
@@ -76,7 +75,7 @@ impl DiskTier {
         if !self.disk.has_lazy_reads() {
             return;
         }
-        let b = self.geo.block_of(page);
+        let b = self.geo().block_of(page);
         if buf.room() > 0
             && let Some(id) = self.urge_transfer(b, page, class)
         {
@@ -125,13 +124,13 @@ impl DiskTier {
                 let out_of_window = self.page(page).out_of_window();
                 self.set_on_disk(page, !out_of_window);
                 self.counters.transitions += 1;
-                let page_bytes = self.geo.classes[usize::from(class)].page_bytes;
+                let page_bytes = self.geo().classes[usize::from(class)].page_bytes;
                 self.counters.host_to_nvme.add(transfer.reason, page_bytes);
             } else {
                 self.counters.host_to_nvme.failed += 1;
             }
             self.settle_page(page);
-            if status == Status::Corrupt && bad.contains(&u32::from(self.geo.plane_of(page))) {
+            if status == Status::Corrupt && bad.contains(&u32::from(self.geo().plane_of(page))) {
                 self.host_copy_is_bad(page);
             }
         }
@@ -146,7 +145,7 @@ impl DiskTier {
             self.set_write_fails(b, 0);
             return;
         }
-        let now = self.now;
+        let now = self.now();
         let retry_at = self.disk.write_failed(transfer.sent_us, status, now);
         self.set_timer(retry_at);
         if let Some(status) = self.disk.failing() {
@@ -178,18 +177,18 @@ impl DiskTier {
         match status {
             Status::Ok => self.disk.read_succeeded(),
             _ => {
-                let now = self.now;
+                let now = self.now();
                 let retry_at = self.disk.read_failed(now);
                 self.set_timer(retry_at);
             }
         }
         let mut frames = transfer.frames;
         let bytes = self.bytes_of(&frames);
-        let now = self.now;
+        let now = self.now();
         self.disk.measure_read(now, bytes, ok);
         while let Some((at, page)) = self.host.end_transfer(&mut frames, IoKind::Read) {
             self.set_reading(page, false);
-            let plane = u32::from(self.geo.plane_of(page));
+            let plane = u32::from(self.geo().plane_of(page));
             let torn = ok && bad.contains(&plane) && !mutants::on(Mutant::BadPageIsValid);
             // The page may have changed since the read began.
             let wanted = self.page(page).on_disk() && self.block(transfer.block).live();
@@ -197,7 +196,7 @@ impl DiskTier {
                 let class = usize::from(self.host.class_of(at));
                 self.came_to_host(page, at);
                 self.set_read_fails(page, 0);
-                let page_bytes = self.geo.classes[class].page_bytes;
+                let page_bytes = self.geo().classes[class].page_bytes;
                 self.counters.nvme_to_host.add(transfer.reason, page_bytes);
                 self.settle_page(page);
                 continue;
@@ -227,7 +226,7 @@ impl DiskTier {
         self.set_on_disk(page, false);
         self.counters.transitions += 1;
         self.settle_page(page);
-        let b = self.geo.block_of(page);
+        let b = self.geo().block_of(page);
         let was_published = self.block(b).entry != NONE;
         self.lose_if_nowhere(page, cause);
         self.counters.entries_corrupt += u64::from(was_published && self.block(b).entry == NONE);

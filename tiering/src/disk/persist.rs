@@ -51,8 +51,8 @@ impl DiskTier {
 
     /// Return whether recomputing the block costs at least twice as much as recomputing the first block of a prefix.
     fn is_expensive(&self, b: BlockId) -> bool {
-        let tokens = u64::from(self.block(b).depth) * self.geo.page_tokens;
-        let doubles_at = u64::from(self.cfg.policy.retention.attention_doubles_at);
+        let tokens = u64::from(self.block(b).depth) * self.geo().page_tokens;
+        let doubles_at = u64::from(self.cfg().policy.retention.attention_doubles_at);
         doubles_at > 0 && tokens >= doubles_at
     }
 

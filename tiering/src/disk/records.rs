@@ -15,7 +15,7 @@ impl DiskTier {
         }
         loop {
             let (erase, record) = (!self.blocks().to_erase.is_empty(), !self.blocks().to_record.is_empty());
-            let (next, paused_until) = self.disk.next_log_request(self.now, erase, record);
+            let (next, paused_until) = self.disk.next_log_request(self.now(), erase, record);
             if let Some(at) = paused_until {
                 self.set_timer(at);
             }
@@ -33,7 +33,7 @@ impl DiskTier {
     }
 
     fn words_of_record(&self) -> usize {
-        8 + self.geo.planes.len().div_ceil(32)
+        8 + self.geo().planes.len().div_ceil(32)
     }
 
     fn send_flush(&mut self, buf: &mut ActionBuf) {
@@ -79,8 +79,7 @@ impl DiskTier {
         let list = (start, buf.list_start() - start);
         let urgent = self.block(b).waited;
         let action = Action::Record { id, at: self.disk.location(at), shard: block.shard, urgent, list };
-        self.trace.fold(&action, buf.list(list));
-        buf.push(action);
+        self.emit_listed(action, list, buf);
         self.update_persist(b);
         self.step_children(b);
     }
@@ -106,7 +105,7 @@ impl DiskTier {
 
     fn record_done(&mut self, request: LogRequest, status: Status) {
         let at = request.slot;
-        let now = self.now;
+        let now = self.now();
         match self.disk.record_ended(status == Status::Ok, now) {
             None => self.counters.records += 1,
             Some(retry_at) => {
@@ -150,7 +149,7 @@ impl DiskTier {
     }
 
     fn erase_done(&mut self, at: u32, status: Status) {
-        let now = self.now;
+        let now = self.now();
         match self.disk.erase_ended(status == Status::Ok, now) {
             None => self.counters.erases += 1,
             Some(retry_at) => {

@@ -25,13 +25,13 @@ impl DiskTier {
                 words.clear();
                 words.extend(self.index.record_words(c));
                 let there = |plane: u16| match copy {
-                    ShardCopy::Block(b) => !self.page(self.geo.page(b, plane)).out_of_window(),
+                    ShardCopy::Block(b) => !self.page(self.geo().page(b, plane)).out_of_window(),
                     _ => {
-                        let window = self.geo.windowed.iter().position(|&windowed| windowed == plane);
+                        let window = self.geo().windowed.iter().position(|&windowed| windowed == plane);
                         window.is_none_or(|i| self.disk.has_windowed(at, i))
                     }
                 };
-                let planes = self.geo.planes.len() as u16;
+                let planes = self.geo().planes.len() as u16;
                 words.extend((0..planes).step_by(32).map(|first| {
                     (first..planes.min(first + 32))
                         .fold(0, |word, plane| word | u32::from(there(plane)) << (plane - first))
@@ -58,8 +58,8 @@ impl DiskTier {
         self.disk.restore(slot, at.generation, shard);
         match self.entry_for(shard, hash, parent, planes) {
             Ok(c) => {
-                for i in 0..self.geo.windowed.len() {
-                    let plane = usize::from(self.geo.windowed[i]);
+                for i in 0..self.geo().windowed.len() {
+                    let plane = usize::from(self.geo().windowed[i]);
                     self.disk.set_windowed(slot, i, planes[plane / 32] >> (plane % 32) & 1 == 1);
                 }
                 let next = self.index.add_copy(c, ShardCopy::IndexOnly(slot));
@@ -78,7 +78,7 @@ impl DiskTier {
 
     /// Return the entry that a restored block belongs to. Return why if it fits no entry or there is no room.
     fn entry_for(&mut self, shard: u16, hash: u128, parent: u128, planes: &[u32]) -> Result<u32, Cause> {
-        if shard >= self.cfg.shards || hash == 0 || !self.are_present(planes) {
+        if shard >= self.cfg().shards || hash == 0 || !self.are_present(planes) {
             return Err(Cause::RestoreRefused);
         }
         let above = match parent {
@@ -101,10 +101,10 @@ impl DiskTier {
 
     /// Return whether the set of planes is valid for a block: all planes, except windowed ones that may be out of window.
     fn are_present(&self, planes: &[u32]) -> bool {
-        let count = self.geo.planes.len();
+        let count = self.geo().planes.len();
         let bit = |plane: usize| planes[plane / 32] >> (plane % 32) & 1 == 1;
         planes.len() == count.div_ceil(32)
-            && (0..count).all(|plane| bit(plane) || self.geo.windowed.contains(&(plane as u16)))
+            && (0..count).all(|plane| bit(plane) || self.geo().windowed.contains(&(plane as u16)))
             && (0..count).any(bit)
             && (count..planes.len() * 32).all(|plane| !bit(plane))
     }

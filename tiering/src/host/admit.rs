@@ -23,8 +23,8 @@ impl HostTier {
     pub(crate) fn admit(&mut self, s: u16, blocks: u64, unsealed: u64) -> Admit {
         let mut decision = Admit::Yes;
         let beyond_guarantee = blocks.saturating_sub(self.unclaimed(s).into());
-        for class in 0..self.geo.classes.len() {
-            let planes = u64::from(self.geo.classes[class].planes);
+        for class in 0..self.geo().classes.len() {
+            let planes = u64::from(self.geo().classes[class].planes);
             let c = &self.tier0(s).classes[class];
             let (pages, stay) = (blocks * planes, unsealed * planes);
             if stay > c.room() {
@@ -77,7 +77,7 @@ impl HostTier {
         if !self.disk.exists() || more > 0 && self.disk.failing().is_some() {
             return false;
         }
-        let planes = u64::from(self.geo.classes[usize::from(class)].planes);
+        let planes = u64::from(self.geo().classes[usize::from(class)].planes);
         let stream = self.stream_frames(usize::from(class));
         let blocks = u64::from(self.blocks().referred + self.blocks().promised) + more;
         let in_host = blocks.saturating_sub(u64::from(self.disk.usable()));

@@ -17,12 +17,12 @@ impl HostTier {
         }
         let Some(host) = self.take_host(s, page, to) else { return false };
         // Taking a host frame may have dropped cached blocks, including this page.
-        if self.frame(s, f).page != page || !self.block(self.geo.block_of(page)).live() {
+        if self.frame(s, f).page != page || !self.block(self.geo().block_of(page)).live() {
             self.host.free(host);
             return false;
         }
         self.set_copying_out(page, true);
-        let b = self.geo.block_of(page);
+        let b = self.geo().block_of(page);
         self.add_in_flight(b);
         let slot = self.send_other(
             s,

@@ -38,7 +38,7 @@ impl HostTier {
     /// for memory is skipped: two spaces that wait for each other would exchange slabs for ever.
     pub(crate) fn reclaim(&mut self, cached: bool) {
         let mut given = false;
-        for class in 0..self.geo.classes.len() as u8 {
+        for class in 0..self.geo().classes.len() as u8 {
             if !self.host.is_asked(class) {
                 given |= self.return_idle_slab(class, Spare::None);
             }
@@ -47,7 +47,7 @@ impl HostTier {
             return;
         }
         if let Some(slab) = self.slab_to_drain() {
-            let now = self.now;
+            let now = self.now();
             self.host.start_drain(slab, now);
         }
     }
@@ -124,7 +124,7 @@ impl HostTier {
     /// Return true if the page's host frame is unused, or will be when its transfers and jobs in flight have ended.
     fn may_clear(&self, page: u32, at: u32) -> bool {
         let p = self.page(page);
-        let block = self.block(self.geo.block_of(page));
+        let block = self.block(self.geo().block_of(page));
         if p.loads > 0 || self.is_mapped(page) || self.host.late(at) > 0 {
             return false;
         }
@@ -136,7 +136,7 @@ impl HostTier {
 
     /// Run the next slice.
     pub(crate) fn issue_drain(&mut self) {
-        let Some((frames, force)) = self.host.drain_slice(self.now) else { return };
+        let Some((frames, force)) = self.host.drain_slice(self.now()) else { return };
         let (mut next, mut drops) = (frames.start, 0);
         while next < frames.end && drops < DROPS_MAX {
             match self.clear_frame(next, force) {
@@ -145,7 +145,7 @@ impl HostTier {
                 Cleared::Never => return self.stop_draining(),
             }
         }
-        let now = self.now;
+        let now = self.now();
         match self.host.end_slice(next, now) {
             Drained::InPart => {}
             Drained::Later(at) => {
@@ -159,7 +159,7 @@ impl HostTier {
 
     /// Set the timer for the next pass again after another timer was due.
     pub(crate) fn drain_due(&mut self) {
-        if let Some(at) = self.host.drain_at().filter(|&at| at > self.now) {
+        if let Some(at) = self.host.drain_at().filter(|&at| at > self.now()) {
             self.set_timer(at);
         }
     }
@@ -184,7 +184,7 @@ impl HostTier {
         if !self.may_clear(page, at) {
             return Cleared::Never;
         }
-        let b = self.geo.block_of(page);
+        let b = self.geo().block_of(page);
         if !self.block(b).live() || p.out_of_window() {
             return Cleared::Later;
         }

@@ -37,7 +37,7 @@ impl HostTier {
         for page in reading {
             self.count_load(page, false);
             self.settle_host(page);
-            let b = self.geo.block_of(page);
+            let b = self.geo().block_of(page);
             self.remove_in_flight(b);
         }
     }
@@ -70,13 +70,13 @@ impl HostTier {
                 Task::Scatter => {
                     self.keep_source(s, job);
                     self.host_read(job.page);
-                    let block = self.geo.block_of(job.page);
+                    let block = self.geo().block_of(job.page);
                     self.remove_in_flight(block);
                 }
                 Task::CopyOut | Task::Gather => {
                     self.set_copying_out(job.page, false);
                     if job.task == Task::Gather {
-                        let class = self.geo.class_of_page(job.page);
+                        let class = self.geo().class_of_page(job.page);
                         self.host.count_copying(class, false);
                     }
                     if mutants::on(Mutant::NoQuarantine) {
@@ -89,7 +89,7 @@ impl HostTier {
                     if job.task == Task::CopyOut {
                         self.set_frame_job(s, job.frame, NONE);
                     }
-                    let b = self.geo.block_of(job.page);
+                    let b = self.geo().block_of(job.page);
                     self.remove_in_flight(b);
                 }
                 // A page that was unsealed may be sealed and published now. It is released with the other frames.
@@ -99,7 +99,7 @@ impl HostTier {
                     self.invalidated(job.page);
                 }
                 Task::Drop => {
-                    let b = self.geo.block_of(job.page);
+                    let b = self.geo().block_of(job.page);
                     self.dropped(s, b);
                 }
                 Task::Cancel => {}
@@ -123,7 +123,7 @@ impl HostTier {
 
     fn keep_reading(&mut self, s: u16, page: u32) {
         self.count_load(page, true);
-        let b = self.geo.block_of(page);
+        let b = self.geo().block_of(page);
         self.add_in_flight(b);
         self.lost[s].reading.push(page);
     }
@@ -150,7 +150,7 @@ impl HostTier {
                     self.invalidated(frame.page);
                 }
                 On::Drop => {
-                    let b = self.geo.block_of(frame.page);
+                    let b = self.geo().block_of(frame.page);
                     self.unlist(s, f);
                     self.dropped(s, b);
                 }

@@ -42,7 +42,7 @@ stands_on!(HostTier, DiskTier);
 
 impl HostTier {
     pub fn new(below: DiskTier) -> HostTier {
-        let lost = PerSession::new(below.cfg.limits.sessions_max);
+        let lost = PerSession::new(below.cfg().limits.sessions_max);
         HostTier { below, lost }
     }
 }

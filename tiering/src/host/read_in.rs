@@ -59,11 +59,11 @@ impl HostTier {
         if !self.can_move(want.class, buf) {
             return Fetch::Later;
         }
-        if let Some(at) = self.disk.reads_paused_until(self.now) {
+        if let Some(at) = self.disk.reads_paused_until(self.now()) {
             self.set_timer(at);
             return Fetch::Later;
         }
-        let b = self.geo.block_of(page);
+        let b = self.geo().block_of(page);
         if self.is_slot_gone(b) {
             // Transfers in flight from there still end.
             return Fetch::Later;
@@ -72,15 +72,15 @@ impl HostTier {
         self.set_reading(page, true);
         let mut frames = List::default();
         let (from, to) = if self.page(page).read_fails() > 0 { (0, 0) } else { want.planes };
-        for plane in 0..self.geo.planes.len() as u16 {
-            let other = self.geo.page(b, plane);
+        for plane in 0..self.geo().planes.len() as u16 {
+            let other = self.geo().page(b, plane);
             let at = if other == page {
                 first
             } else {
                 let p = self.page(other);
                 // A page that failed before is read alone, so that one bad page does not fail others.
                 let fits = self.only_on_disk(other) && !p.reading() && p.frame == NONE && p.read_fails() == 0;
-                let full = frames.len as usize + 1 >= IO_PAGES_MAX && plane < self.geo.plane_of(page)
+                let full = frames.len as usize + 1 >= IO_PAGES_MAX && plane < self.geo().plane_of(page)
                     || frames.len as usize >= IO_PAGES_MAX;
                 if !fits || full || plane < from || plane >= to {
                     continue;
@@ -98,7 +98,7 @@ impl HostTier {
 
     /// Take a host frame for a page to read, and mark it as read ahead unless a request waits for it.
     fn frame_to_read(&mut self, page: u32, take: Take) -> Option<u32> {
-        let class = self.geo.class_of_page(page);
+        let class = self.geo().class_of_page(page);
         let at = match self.host.alloc(class, page) {
             Some(at) => at,
             None => {
@@ -110,7 +110,7 @@ impl HostTier {
                     Take::Any => match self.take_host_to_read(page) {
                         Some(at) => at,
                         None => {
-                            let until = self.now.saturating_add(READER_US);
+                            let until = self.now().saturating_add(READER_US);
                             self.host.leave_to_reader(class, until);
                             self.set_timer(until);
                             return None;
@@ -129,7 +129,7 @@ impl HostTier {
         if take == Take::Any {
             self.host.leave_to_reader(class, 0);
         }
-        let clock = self.clock;
+        let clock = self.clock();
         self.host.touch(at, clock);
         self.host.set_read_ahead(at, take != Take::Any);
         Some(at)
@@ -140,7 +140,7 @@ impl HostTier {
             return true;
         }
         let [clean, ahead] = self.last_in_host(class);
-        let scan = self.cfg.policy.host_scan_frames;
+        let scan = self.cfg().policy.host_scan_frames;
         match take {
             Take::Stream if clean != NONE && self.host.stream_over(class, scan) => {
                 self.evict_host(clean);
@@ -160,7 +160,7 @@ impl HostTier {
         self.disk.empty_budget();
         // Request host memory now, so that the first hit does not wait for the grant, the mapping and the registration with the
         // disk.
-        for class in 0..self.geo.classes.len() as u8 {
+        for class in 0..self.geo().classes.len() as u8 {
             if self.host.has_none(class) {
                 self.ask_slab(class);
             }

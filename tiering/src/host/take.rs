@@ -36,14 +36,14 @@ impl HostTier {
 
     /// Return whether only its home session reads the page, and it will not be written.
     fn is_private(&self, page: u32) -> bool {
-        let block = self.block(self.geo.block_of(page));
+        let block = self.block(self.geo().block_of(page));
         block.live() && block.refs_home > 0 && block.refs_other == 0
     }
 
     /// Return a page that stays in its session's tier 0, so that its host copy can be dropped.
     fn copy_of_what_stays(&mut self, class: u8) -> Option<u32> {
         let stays = |core: &HostTier, page: u32| {
-            let home = core.block(core.geo.block_of(page)).home;
+            let home = core.block(core.geo().block_of(page)).home;
             core.page(page).loads == 0
                 && !core.is_mapped(page)
                 && !core.page(page).writing()
@@ -59,7 +59,7 @@ impl HostTier {
 
     /// Allocate a host frame for a page that is to be stored.
     pub(crate) fn take_host(&mut self, s: u16, page: u32, to: For) -> Option<u32> {
-        let class = self.geo.class_of_page(page);
+        let class = self.geo().class_of_page(page);
         let must = to != For::Later;
         if !must && self.host.is_reclaiming(class) {
             // The next free frame is reserved for a waiting caller.
@@ -89,7 +89,7 @@ impl HostTier {
             }
             let coming = self.host.is_busy(class) || self.are_frames_coming(class);
             if to == For::Publish && self.host.free_frames(class) == 0 && !coming {
-                let b = self.geo.block_of(page);
+                let b = self.geo().block_of(page);
                 self.no_room_for(b);
             }
         }
@@ -148,8 +148,8 @@ impl HostTier {
 
     /// Allocate a host frame for a page that a caller waits to read from disk.
     pub(crate) fn take_host_to_read(&mut self, page: u32) -> Option<u32> {
-        let class = self.geo.class_of_page(page);
-        let home = self.block(self.geo.block_of(page)).home;
+        let class = self.geo().class_of_page(page);
+        let home = self.block(self.geo().block_of(page)).home;
         let s = if home < self.sessions().len() { home } else { 0 };
         // Ask for memory, but do not wait for the node's answer: the caller already waits for the page.
         self.ask_slab(class);
@@ -252,7 +252,7 @@ impl HostTier {
         while f != NONE {
             let frame = &session.frames[f as usize];
             let page = self.page(frame.page);
-            let block = self.block(self.geo.block_of(frame.page));
+            let block = self.block(self.geo().block_of(frame.page));
             let twice = page.host != NONE && page.loads == 0 && !page.writing() && !self.is_mapped(frame.page);
             if twice && block.state == BlockState::Sealed && passes(block) {
                 return Some(frame.page);
@@ -277,14 +277,14 @@ impl HostTier {
 
     /// Evict host copies of unreferenced published blocks that are also on disk, until `used` falls to `low` bytes.
     fn demote_idle(&mut self, mut used: u64, low: u64) {
-        for class in 0..self.geo.classes.len() as u8 {
+        for class in 0..self.geo().classes.len() as u8 {
             while used > low {
                 let at = self.host.first(class, HostOn::Clean);
-                let idle = at != NONE && self.block(self.geo.block_of(self.host.page_of(at))).refs() == 0;
+                let idle = at != NONE && self.block(self.geo().block_of(self.host.page_of(at))).refs() == 0;
                 if !idle || !self.evict_host(at) {
                     break;
                 }
-                used -= u64::from(self.geo.classes[usize::from(class)].stride);
+                used -= u64::from(self.geo().classes[usize::from(class)].stride);
             }
         }
         self.host_freed();
@@ -292,9 +292,9 @@ impl HostTier {
 
     /// Above the high watermark, evict unreferenced published blocks, least recently used first, down to the low watermark.
     pub(crate) fn trim_host(&mut self) {
-        let policy = self.cfg.policy;
-        let mut used = self.host.taken_bytes(&self.geo.classes);
-        let limit = self.host.bytes_max(&self.geo.classes, self.cfg.limits.host_bytes_max);
+        let policy = self.cfg().policy;
+        let mut used = self.host.taken_bytes(&self.geo().classes);
+        let limit = self.host.bytes_max(&self.geo().classes, self.cfg().limits.host_bytes_max);
         let high = u128::from(limit) * u128::from(policy.host_high_percent) / 100;
         let low = u128::from(limit) * u128::from(policy.host_low_percent) / 100;
         if u128::from(used) < high || high == 0 {
@@ -303,9 +303,9 @@ impl HostTier {
         if self.disk.exists() {
             return self.demote_idle(used, u64::try_from(low).unwrap_or(u64::MAX));
         }
-        let block_bytes: u64 = self.geo.classes.iter().map(|c| u64::from(c.stride) * u64::from(c.planes)).sum();
+        let block_bytes: u64 = self.geo().classes.iter().map(|c| u64::from(c.stride) * u64::from(c.planes)).sum();
         while u128::from(used) > low && self.drop_idle_entry() {
-            used = used.saturating_sub(block_bytes * u64::from(self.cfg.shards));
+            used = used.saturating_sub(block_bytes * u64::from(self.cfg().shards));
         }
     }
 }

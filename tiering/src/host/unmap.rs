@@ -17,13 +17,13 @@ impl HostTier {
         if !self.disk.exists() || self.disk.used() == 0 {
             return usable;
         }
-        let scan = self.host.scan_frames(class, self.cfg.policy.host_scan_frames);
+        let scan = self.host.scan_frames(class, self.cfg().policy.host_scan_frames);
         usable.saturating_sub(self.stream_frames(usize::from(class)) + scan)
     }
 
     /// Unmap mapped frames because a request found no host frame of a class. Return whether any will be unmapped.
     pub(crate) fn unmap_some(&mut self, class: u8) -> bool {
-        let clock = self.clock;
+        let clock = self.clock();
         if !self.host.pause_mapping(class, clock.wrapping_add(PAUSE_STEPS)) {
             return false;
         }

@@ -20,11 +20,11 @@ impl HostTier {
     /// Start writes for classes with too few host frames that are free or clean, or where a request found none. Return false if it
     /// stopped for lack of room in the buffer.
     pub(crate) fn issue_disk(&mut self, buf: &mut ActionBuf) -> bool {
-        if let Some(at) = self.disk.writes_paused_until(self.now) {
+        if let Some(at) = self.disk.writes_paused_until(self.now()) {
             self.set_timer(at);
             return true;
         }
-        for class in 0..self.geo.classes.len() as u8 {
+        for class in 0..self.geo().classes.len() as u8 {
             if !self.write_back_class(class, buf) {
                 return false;
             }
@@ -70,7 +70,7 @@ impl HostTier {
     }
 
     fn write_back_class(&mut self, class: u8, buf: &mut ActionBuf) -> bool {
-        let policy = self.cfg.policy;
+        let policy = self.cfg().policy;
         loop {
             let percent = (policy.host_clean_low_percent, policy.host_clean_high_percent);
             let Some(shortage) = self.host.must_write(class, percent) else { return true };
@@ -104,7 +104,7 @@ impl HostTier {
             if head == NONE {
                 return None;
             }
-            let b = self.geo.block_of(self.host.page_of(head));
+            let b = self.geo().block_of(self.host.page_of(head));
             if self.give_slot(b, urgent) {
                 return Some(b);
             }
@@ -138,7 +138,7 @@ impl HostTier {
             }
             self.set_writing(page, true);
             let class = usize::from(self.host.class_of(at));
-            bytes += u64::from(self.geo.classes[class].page_bytes);
+            bytes += u64::from(self.geo().classes[class].page_bytes);
             self.host.begin_transfer(&mut frames, at, IoKind::Write);
         }
         self.charge_write(b, bytes);

@@ -55,7 +55,7 @@ impl PrefixIndex {
     /// Mark a page as lost if it is in no tier any more. Its block is not found by new readers; sequences that refer to it fail
     /// at their next fault.
     pub(crate) fn lose_if_nowhere(&mut self, page: u32, cause: Cause) {
-        let (p, b) = (self.page(page), self.geo.block_of(page));
+        let (p, b) = (self.page(page), self.geo().block_of(page));
         if p.below() || p.frame != NONE || p.out_of_window() || p.lost() || !self.block(b).live() {
             return;
         }
@@ -140,14 +140,14 @@ impl PrefixIndex {
 
     /// Update the capacity of the eviction order: the number of entries that the tiers hold.
     pub(crate) fn size_order(&mut self) {
-        let shards = u64::from(self.cfg.shards);
-        let block_bytes: u64 = self.geo.classes.iter().map(|c| u64::from(c.stride) * u64::from(c.planes)).sum();
-        let host = self.host.bytes_max(&self.geo.classes, self.cfg.limits.host_bytes_max) / block_bytes / shards;
+        let shards = u64::from(self.cfg().shards);
+        let block_bytes: u64 = self.geo().classes.iter().map(|c| u64::from(c.stride) * u64::from(c.planes)).sum();
+        let host = self.host.bytes_max(&self.geo().classes, self.cfg().limits.host_bytes_max) / block_bytes / shards;
         if !self.disk.exists() {
             return self.index.set_capacity(host, 0);
         }
-        let slots = self.disk.slots_max(self.cfg.limits.nvme_bytes_max);
-        let entries = (slots / shards).min(u64::from(self.cfg.limits.entries_max));
+        let slots = self.disk.slots_max(self.cfg().limits.nvme_bytes_max);
+        let entries = (slots / shards).min(u64::from(self.cfg().limits.entries_max));
         self.index.set_capacity(entries.max(host), host.min(entries));
     }
 
@@ -157,7 +157,7 @@ impl PrefixIndex {
     pub(crate) fn measure_load_costs(&mut self) {
         let us = |bytes: u64, rate: f32| if rate > 0.0 { bytes as f64 / f64::from(rate) } else { 0.0 };
         let bus = self.tier0s().iter().map(|tier0| tier0.link.rate).fold(0.0, f32::max);
-        let nvme = us(self.disk.slot_bytes() * u64::from(self.cfg.shards), self.disk.read_rate());
+        let nvme = us(self.disk.slot_bytes() * u64::from(self.cfg().shards), self.disk.read_rate());
         let slot_bytes = self.disk.slot_bytes();
         self.index.set_load_us(us(slot_bytes, bus).max(nvme));
     }
@@ -180,7 +180,10 @@ impl PrefixIndex {
 
     /// Return the estimates of the space's ghost caches for other sizes and policies.
     pub(crate) fn eviction_advice(&self) -> crate::evict::Advice {
-        crate::evict::Advice { entry_bytes: self.disk.slot_bytes() * u64::from(self.cfg.shards), ..self.index.advice() }
+        crate::evict::Advice {
+            entry_bytes: self.disk.slot_bytes() * u64::from(self.cfg().shards),
+            ..self.index.advice()
+        }
     }
 
     /// Drop an entry that has no children. If memory is needed, the cause is rather what has kept the entry from NVMe.
@@ -273,7 +276,7 @@ impl PrefixIndex {
         let Some(c) = session.classes.get(usize::from(class)) else { return false };
         let (mut found, mut count) = ([NONE; CANDIDATES_MAX], 0);
         for f in c.early.iter(&session.frames).take(FRAMES_MAX) {
-            let block = self.block(self.geo.block_of(session.frames[f as usize].page));
+            let block = self.block(self.geo().block_of(session.frames[f as usize].page));
             let idle = block.refs() == 0 && block.entry != NONE && !self.index.is_pinned(block.entry);
             if idle && !found.contains(&block.entry) {
                 found[count] = block.entry;
@@ -297,7 +300,7 @@ impl PrefixIndex {
             let leaf = if mutants::on(Mutant::ParentDroppedAlone) { c } else { self.index.leaf_of(c) };
             self.announce_removed(leaf);
             let tier = cause.is_eviction().then(|| self.lowest_tier(leaf));
-            let absence = Absence { cause, tier, with_ancestor: leaf != c, at_us: self.now };
+            let absence = Absence { cause, tier, with_ancestor: leaf != c, at_us: self.now() };
             let mut copy = self.index.remove(leaf, absence);
             while copy != ShardCopy::End {
                 let next = self.copy_after(copy);

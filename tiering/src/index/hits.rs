@@ -39,7 +39,7 @@ impl PrefixIndex {
     /// Count one request of a lookup: `found` of its `probes` are cached, which divide `range` blocks into equal parts.
     pub(crate) fn count_lookup(&mut self, s: u16, asked: u32, range: u32, (found, probes): (u32, u32)) {
         let found = (u64::from(range) * u64::from(found)).div_ceil(u64::from(probes.max(1)));
-        let tokens = found.saturating_mul(self.geo.page_tokens);
+        let tokens = found.saturating_mul(self.geo().page_tokens);
         self.count_asked(s, asked);
         self.count_hits(s, |hits| hits.found_tokens = hits.found_tokens.saturating_add(tokens));
     }
@@ -53,7 +53,7 @@ impl PrefixIndex {
 
     /// Count blocks that an engine asked for.
     pub(crate) fn count_asked(&mut self, s: u16, blocks: u32) {
-        let tokens = u64::from(blocks).saturating_mul(self.geo.page_tokens);
+        let tokens = u64::from(blocks).saturating_mul(self.geo().page_tokens);
         self.count_hits(s, |hits| hits.asked_tokens = hits.asked_tokens.saturating_add(tokens));
     }
 
@@ -63,8 +63,8 @@ impl PrefixIndex {
     }
 
     fn count_got(&mut self, s: u16, index: u32, from: From, load_us: u64) {
-        let tokens = self.geo.page_tokens;
-        let recompute_us = self.cfg.policy.retention.recompute_us(u64::from(index) * tokens, tokens);
+        let tokens = self.geo().page_tokens;
+        let recompute_us = self.cfg().policy.retention.recompute_us(u64::from(index) * tokens, tokens);
         self.count_hits(s, |hits| {
             let loaded = match from {
                 From::Tier0 => &mut hits.loaded_tokens.tier0,
@@ -92,7 +92,7 @@ impl PrefixIndex {
             self.count_got(s, index, from, load_us as u64);
         }
         if !looked_up {
-            let tokens = u64::from(count) * self.geo.page_tokens;
+            let tokens = u64::from(count) * self.geo().page_tokens;
             self.count_hits(s, |hits| hits.found_tokens = hits.found_tokens.saturating_add(tokens));
         }
     }

@@ -47,7 +47,7 @@ stands_on!(PrefixIndex, BlockTable);
 
 impl PrefixIndex {
     pub fn new(below: BlockTable) -> PrefixIndex {
-        let readers = PerSession::new(below.cfg.limits.sessions_max);
+        let readers = PerSession::new(below.cfg().limits.sessions_max);
         PrefixIndex { below, feed: None, readers }
     }
 

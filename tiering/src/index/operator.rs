@@ -59,7 +59,7 @@ impl PrefixIndex {
                 ShardCopy::Block(b) => b,
             };
             for page in self.pages_of(b) {
-                let bytes = u64::from(self.geo.classes[usize::from(self.geo.class_of_page(page))].page_bytes);
+                let bytes = u64::from(self.geo().classes[usize::from(self.geo().class_of_page(page))].page_bytes);
                 let page = self.page(page);
                 status.bytes.tier0 += if page.frame == NONE { 0 } else { bytes };
                 status.bytes.host += if page.host == NONE { 0 } else { bytes };
@@ -76,7 +76,7 @@ impl PrefixIndex {
 
     /// Return the maximum number of cached blocks in pinned prefixes.
     pub(crate) fn pinned_max(&self) -> u32 {
-        self.cfg.limits.entries_max / PINNED_PART
+        self.cfg().limits.entries_max / PINNED_PART
     }
 
     /// Evict a block with its descendants, or all blocks, as far as they are idle and not pinned.

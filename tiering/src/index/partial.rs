@@ -13,7 +13,7 @@ impl PrefixIndex {
     fn has_windowed_page(&self, copy: ShardCopy, i: usize) -> bool {
         match copy {
             ShardCopy::End => false,
-            ShardCopy::Block(b) => !self.page(self.geo.page(b, self.geo.windowed[i])).out_of_window(),
+            ShardCopy::Block(b) => !self.page(self.geo().page(b, self.geo().windowed[i])).out_of_window(),
             ShardCopy::IndexOnly(at) => self.disk.has_windowed(at, i),
         }
     }
@@ -21,7 +21,9 @@ impl PrefixIndex {
     /// Return whether a shard copy lacks its page of some windowed plane for which `wanted` returns true.
     pub(crate) fn is_partial(&self, copy: ShardCopy, wanted: impl Fn(u16) -> bool) -> bool {
         let whole = matches!(copy, ShardCopy::Block(b) if !self.block(b).partial);
-        !whole && (0..self.geo.windowed.len()).any(|i| wanted(self.geo.windowed[i]) && !self.has_windowed_page(copy, i))
+        !whole
+            && (0..self.geo().windowed.len())
+                .any(|i| wanted(self.geo().windowed[i]) && !self.has_windowed_page(copy, i))
     }
 
     /// Return the block of a partial shard copy that may be superseded. A copy that NVMe has, or is about to have, may not: its
@@ -38,7 +40,7 @@ impl PrefixIndex {
     pub(crate) fn superseded_by(&self, copy: ShardCopy, b: BlockId) -> Option<BlockId> {
         let o = self.may_be_superseded(copy)?;
         let below = |b: BlockId| self.pages_of(b).all(|p| self.page(p).out_of_window() || self.page(p).below());
-        let (mine, windowed) = (ShardCopy::Block(b), 0..self.geo.windowed.len());
+        let (mine, windowed) = (ShardCopy::Block(b), 0..self.geo().windowed.len());
         let has_more = windowed.clone().all(|i| self.has_windowed_page(mine, i) || !self.has_windowed_page(copy, i))
             && windowed.clone().any(|i| self.has_windowed_page(mine, i) && !self.has_windowed_page(copy, i));
         (has_more && (below(b) || !below(o))).then_some(o)

@@ -15,13 +15,13 @@ pub(crate) fn why_not_stored(status: Status) -> Cause {
 impl PrefixIndex {
     /// Note in the history why a block is not cached.
     pub(crate) fn note_absent(&mut self, hash: u128, cause: Cause) {
-        let now = self.now;
+        let now = self.now();
         self.index.note_absent(hash, cause, now);
     }
 
     /// Return why lookups do not find the block with this hash; `None` if they find it.
     pub(crate) fn absence(&self, hash: u128) -> Option<Absence> {
-        self.index.absence(hash, self.now)
+        self.index.absence(hash, self.now())
     }
 
     /// Return the time since which no block that left, or was not stored, has been forgotten, in microseconds on the clock of `now_us`.

@@ -23,7 +23,7 @@ impl Paging<'_> {
         if range.planes == 0 || range.count == 0 {
             return Err(Status::Invalid);
         }
-        if planes_end > self.geo.planes.len() || end > u64::from(q.blocks()) {
+        if planes_end > self.geo().planes.len() || end > u64::from(q.blocks()) {
             return Err(Status::Range);
         }
         // A prefix that is being attached may become shorter.
@@ -35,7 +35,7 @@ impl Paging<'_> {
     fn range_page(&self, s: u16, range: &Pin, i: u32) -> u32 {
         let planes = u32::from(range.planes);
         let b = self.seq_block(s, range.seq, range.first + i / planes);
-        self.geo.page(b, range.plane + (i % planes) as u16)
+        self.geo().page(b, range.plane + (i % planes) as u16)
     }
 
     pub(crate) fn acquire(&mut self, who: Who, range: Pin, due: u64) {
@@ -53,7 +53,7 @@ impl Paging<'_> {
     fn pins_fit(&self, s: u16, range: Pin) -> Result<(), Status> {
         let mut all = [0u64; crate::CLASSES_MAX];
         for plane in range.plane..range.plane + range.planes {
-            all[usize::from(self.geo.class_of(plane))] += u64::from(range.count);
+            all[usize::from(self.geo().class_of(plane))] += u64::from(range.count);
         }
         for (class, c) in self.tier0(s).classes.iter().enumerate() {
             if all[class] > c.room() {
@@ -67,7 +67,7 @@ impl Paging<'_> {
             .iter()
             .filter(|o| o.phase != Phase::Free && matches!(o.work, Work::Acquire(_)))
             .count();
-        if self.pagers[s].pins.len() + acquiring >= self.cfg.limits.requests_max as usize {
+        if self.pagers[s].pins.len() + acquiring >= self.cfg().limits.requests_max as usize {
             return Err(Status::Limit);
         }
         let mut more = [0u64; crate::CLASSES_MAX];
@@ -77,9 +77,9 @@ impl Paging<'_> {
             if state.lost() || state.out_of_window() {
                 return Err(Status::Lost);
             }
-            let stays = self.block(self.geo.block_of(page)).state == BlockState::Unsealed
+            let stays = self.block(self.geo().block_of(page)).state == BlockState::Unsealed
                 || self.find_copy(page, s).is_some_and(|f| self.frame(s, f).pins > 0);
-            more[usize::from(self.geo.class_of_page(page))] += u64::from(!stays);
+            more[usize::from(self.geo().class_of_page(page))] += u64::from(!stays);
         }
         let full = self.tier0(s).classes.iter().enumerate().any(|(i, c)| c.held() + more[i] > c.room());
         if full { Err(Status::NoSpace) } else { Ok(()) }
@@ -107,7 +107,7 @@ impl Paging<'_> {
                 self.pin(s, f);
             }
             self.set_work(s, op, Acquire { pinned: pinned + 1, ..acquire });
-            let class = self.geo.class_of_page(page);
+            let class = self.geo().class_of_page(page);
             self.commit_pin(s, class, false);
             return Next::Sent;
         }
@@ -134,7 +134,7 @@ impl Paging<'_> {
                 self.fetch_from_elsewhere(page, buf);
                 continue;
             }
-            let Some(pick) = self.pick_any(s, self.geo.class_of_page(page)) else { break };
+            let Some(pick) = self.pick_any(s, self.geo().class_of_page(page)) else { break };
             self.place(s, pick, NewJob { task: Task::CopyIn, page, reason: Reason::Request, op, source: NONE }, buf);
         }
         Next::Stalled
@@ -157,7 +157,7 @@ impl Paging<'_> {
     fn promise(&mut self, s: u16, range: &Pin, from: u32, add: bool) {
         let planes = u32::from(range.planes);
         for i in from..range.count * planes {
-            let class = self.geo.class_of(range.plane + (i % planes) as u16);
+            let class = self.geo().class_of(range.plane + (i % planes) as u16);
             self.commit_pin(s, class, add);
         }
     }

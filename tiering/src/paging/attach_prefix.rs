@@ -10,7 +10,7 @@ impl Paging<'_> {
     pub(crate) fn attach_prefix(&mut self, who: Who, seq: SeqId, hashes: &[u128], asked: Option<u32>, due: u64) {
         let s = who.session;
         let Some(&q) = self.live_seq(s, seq) else { return self.complete(who, Status::NotFound, 0) };
-        if q.parked || q.busy != 0 || q.tokens != u64::from(q.blocks()) * self.geo.page_tokens {
+        if q.parked || q.busy != 0 || q.tokens != u64::from(q.blocks()) * self.geo().page_tokens {
             return self.complete(who, Status::State, 0);
         }
         if hashes.len() > HASHES_MAX {
@@ -25,7 +25,7 @@ impl Paging<'_> {
         }
         self.set_work(s, op, AttachPrefix { count: found, ..attach });
         self.enter(s, op, Phase::Admission);
-        let page_tokens = self.geo.page_tokens;
+        let page_tokens = self.geo().page_tokens;
         let q = self.seq_mut(s, seq);
         q.busy = op + 1;
         q.tokens = u64::from(q.blocks()) * page_tokens;
@@ -38,7 +38,7 @@ impl Paging<'_> {
         loop {
             // Blocks that were other sessions' own no longer count for their guarantees.
             let mut decision = if self.ids_suffice(0) { Admit::Yes } else { Admit::No(Status::NoSpace) };
-            for class in 0..self.geo.classes.len() as u8 {
+            for class in 0..self.geo().classes.len() as u8 {
                 if decision == Admit::Yes && !self.host.fits(class, 0) {
                     decision = self.admit_host(class, 1, 0);
                     if decision != Admit::Yes {
@@ -57,7 +57,7 @@ impl Paging<'_> {
             }
             self.drop_tail(s, seq, first + count);
             self.set_work(s, op, AttachPrefix { count, ..attach });
-            let tokens = u64::from(first + count) * self.geo.page_tokens;
+            let tokens = u64::from(first + count) * self.geo().page_tokens;
             self.seq_mut(s, seq).tokens = tokens;
             if count == 0 {
                 // A prefix was cached, and none of it fits.
@@ -76,7 +76,7 @@ impl Paging<'_> {
         for index in first..first + count {
             buf.push_word(self.seq_block(s, seq, index));
         }
-        let tokens = u64::from(first + count) * self.geo.page_tokens;
+        let tokens = u64::from(first + count) * self.geo().page_tokens;
         let q = self.seq_mut(s, seq);
         (q.busy, q.tokens) = (0, tokens);
         if count > 0 {

@@ -13,9 +13,9 @@ use crate::tables::disk::IO_TRIES;
 impl Paging<'_> {
     /// Start `CopyOut` jobs for classes with too few frames that are free or clean, or where a request found none.
     pub(crate) fn issue_cleaning(&mut self, s: u16, buf: &mut ActionBuf) {
-        for class in 0..self.geo.classes.len() {
-            let policy = self.cfg.policy;
-            let jobs_max = self.cfg.limits.jobs_max;
+        for class in 0..self.geo().classes.len() {
+            let policy = self.cfg().policy;
+            let jobs_max = self.cfg().limits.jobs_max;
             let c = &self.tier0(s).classes[class];
             if c.dirty.is_empty() && c.early.is_empty() {
                 continue;
@@ -66,9 +66,9 @@ impl Paging<'_> {
             if f == NONE {
                 return NONE;
             }
-            let block = self.block(self.geo.block_of(self.tier0(s).frames[f as usize].page));
+            let block = self.block(self.geo().block_of(self.tier0(s).frames[f as usize].page));
             let own = block.home == s && block.entry == NONE && block.refs() == 1;
-            let ending = self.cfg.policy.retention.ending_tokens;
+            let ending = self.cfg().policy.retention.ending_tokens;
             if !own || !self.lists(s).seqs.get(block.seq as usize).is_some_and(|q| q.is_live() && q.is_ending(ending)) {
                 return f;
             }
@@ -88,7 +88,7 @@ impl Paging<'_> {
         if ok && self.page(job.page).host == NONE {
             self.came_to_host(job.page, job.host);
             self.set_copy_out_fails(job.page, 0);
-            let bytes = self.geo.classes[class].page_bytes;
+            let bytes = self.geo().classes[class].page_bytes;
             self.counters.tier0_to_host.add(job.reason, bytes);
         } else {
             self.set_copy_out_fails(job.page, fails.saturating_add(u8::from(!ok)));
@@ -102,7 +102,7 @@ impl Paging<'_> {
             self.disk.wake();
         }
         self.settle_page(job.page);
-        let block = self.geo.block_of(job.page);
+        let block = self.geo().block_of(job.page);
         self.update_persist(block);
         if job.op != NONE {
             let lasting = !ok && self.page(job.page).copy_out_fails >= IO_TRIES;
@@ -117,7 +117,7 @@ impl Paging<'_> {
         } else {
             self.wake_readers_elsewhere(s, job.page);
         }
-        let b = self.geo.block_of(job.page);
+        let b = self.geo().block_of(job.page);
         self.remove_in_flight(b);
     }
 }

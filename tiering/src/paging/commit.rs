@@ -11,14 +11,14 @@ const DISCARD_MAX: u32 = 64;
 impl Paging<'_> {
     pub(crate) fn commit(&mut self, s: u16, seq: SeqId, tokens: u64) -> Status {
         let Some(&q) = self.live_seq(s, seq) else { return Status::NotFound };
-        if q.parked || tokens < q.tokens || tokens.div_ceil(self.geo.page_tokens) > u64::from(q.blocks()) {
+        if q.parked || tokens < q.tokens || tokens.div_ceil(self.geo().page_tokens) > u64::from(q.blocks()) {
             return Status::State;
         }
         let clock = self.tier0(s).clock;
-        let before = q.tokens / self.geo.page_tokens;
-        let mut after = tokens / self.geo.page_tokens;
+        let before = q.tokens / self.geo().page_tokens;
+        let mut after = tokens / self.geo().page_tokens;
         if mutants::on(Mutant::CommitSealsPartialPage) {
-            after = tokens.div_ceil(self.geo.page_tokens);
+            after = tokens.div_ceil(self.geo().page_tokens);
         }
         for index in before..after {
             let b = self.seq_block(s, seq, index as u32);
@@ -26,7 +26,7 @@ impl Paging<'_> {
         }
         let q = self.seq_mut(s, seq);
         (q.tokens, q.stamp) = (tokens, clock);
-        if after > before && !self.geo.windowed.is_empty() {
+        if after > before && !self.geo().windowed.is_empty() {
             self.discard_out_of_window(s, seq);
         }
         Status::Ok
@@ -51,11 +51,11 @@ impl Paging<'_> {
     fn discard_out_of_window(&mut self, s: u16, seq: SeqId) {
         let q = self.lists(s).seqs[seq as usize];
         let early = u64::from(mutants::on(Mutant::WindowDiscardedEarly));
-        let firsts = |core: &Paging<'_>, plane| core.geo.first_needed(plane, q.tokens) + early;
-        let windowed = self.geo.windowed.len();
+        let firsts = |core: &Paging<'_>, plane| core.geo().first_needed(plane, q.tokens) + early;
+        let windowed = self.geo().windowed.len();
         let (mut least, mut most) = (u64::MAX, 0);
         for i in 0..windowed {
-            let first = firsts(self, self.geo.windowed[i]);
+            let first = firsts(self, self.geo().windowed[i]);
             (least, most) = (least.min(first), most.max(first));
         }
         let mut done_to = q.discard_from;
@@ -65,7 +65,7 @@ impl Paging<'_> {
             let block = self.block(b);
             if block.entry == NONE && block.refs() == 1 && block.state == BlockState::Sealed {
                 for i in 0..windowed {
-                    let plane = self.geo.windowed[i];
+                    let plane = self.geo().windowed[i];
                     if u64::from(index) < firsts(self, plane) {
                         self.discard_page(b, plane);
                     }
@@ -82,7 +82,7 @@ impl Paging<'_> {
     }
 
     fn discard_page(&mut self, b: BlockId, plane: u16) {
-        let page = self.geo.page(b, plane);
+        let page = self.geo().page(b, plane);
         let state = *self.page(page);
         if state.out_of_window() || state.lost() || state.loads > 0 || state.copying_out() {
             return;
@@ -101,7 +101,7 @@ impl Paging<'_> {
             self.evict(s, f);
         }
         self.drop_host_copy(page);
-        let class = self.geo.class_of(plane);
+        let class = self.geo().class_of(plane);
         self.uncharge_page(b, class);
         self.leave_window(page);
         self.settle_host(page);

@@ -30,13 +30,13 @@ impl Paging<'_> {
         if q.parked || q.busy != 0 || index != q.blocks() {
             return Err(Status::State);
         }
-        if frames.len() != self.geo.planes.len() {
+        if frames.len() != self.geo().planes.len() {
             return Err(Status::Invalid);
         }
-        if !self.list_fits(s, seq, 1) || self.session(s).ops.live() >= self.cfg.limits.requests_max {
+        if !self.list_fits(s, seq, 1) || self.session(s).ops.live() >= self.cfg().limits.requests_max {
             return Err(Status::Limit);
         }
-        let end = (u64::from(index) + 1) * self.geo.page_tokens;
+        let end = (u64::from(index) + 1) * self.geo().page_tokens;
         let sealed = tokens >= end;
         self.check_frames_declared(s, frames)?;
         let b = match self.declared_before(s, frames) {
@@ -60,7 +60,7 @@ impl Paging<'_> {
     fn check_frames_declared(&self, s: u16, frames: &[FrameId]) -> Result<(), Status> {
         let session = self.tier0(s);
         for (plane, &f) in frames.iter().enumerate().filter(|&(_, &f)| f != NONE) {
-            let c = &session.classes[usize::from(self.geo.class_of(plane as u16))];
+            let c = &session.classes[usize::from(self.geo().class_of(plane as u16))];
             if f < c.base || f - c.base >= c.count {
                 return Err(Status::Range);
             }
@@ -75,14 +75,14 @@ impl Paging<'_> {
     fn declared_before(&self, s: u16, frames: &[FrameId]) -> Option<BlockId> {
         let (plane, &f) = frames.iter().enumerate().find(|&(_, &f)| f != NONE)?;
         let frame = self.frame(s, f);
-        if frame.state != FrameState::Present || self.geo.plane_of(frame.page) != plane as u16 {
+        if frame.state != FrameState::Present || self.geo().plane_of(frame.page) != plane as u16 {
             return None;
         }
-        let b = self.geo.block_of(frame.page);
+        let b = self.geo().block_of(frame.page);
         let same = frames
             .iter()
             .enumerate()
-            .all(|(plane, &f)| self.find_copy(self.geo.page(b, plane as u16), s).unwrap_or(NONE) == f);
+            .all(|(plane, &f)| self.find_copy(self.geo().page(b, plane as u16), s).unwrap_or(NONE) == f);
         same.then_some(b)
     }
 
@@ -112,16 +112,16 @@ impl Paging<'_> {
         self.add_ref(s, b);
         self.count_unsealed(s, true);
         for (plane, &f) in frames.iter().enumerate() {
-            let page = self.geo.page(b, plane as u16);
+            let page = self.geo().page(b, plane as u16);
             if f != NONE {
                 self.unlist(s, f);
                 self.now_shows(s, f);
                 self.add_copy(page, s, f);
                 self.counters.transitions += 1;
                 self.settle(s, f);
-            } else if u64::from(index) < self.geo.first_needed(plane as u16, tokens) {
+            } else if u64::from(index) < self.geo().first_needed(plane as u16, tokens) {
                 self.leave_window(page);
-                let class = self.geo.class_of(plane as u16);
+                let class = self.geo().class_of(plane as u16);
                 self.uncharge_page(b, class);
             } else {
                 self.set_lost(page);

@@ -24,7 +24,7 @@ const REFUSED_US: u64 = 1_000;
 impl Paging<'_> {
     /// Send a job again after a delay.
     pub(crate) fn send_later(&mut self, s: u16, slot: u32) {
-        let now = self.now;
+        let now = self.now();
         self.send_job_again(s, slot);
         if self.pagers[s].again_at == 0 {
             self.pagers[s].again_at = now.saturating_add(AGAIN_US).max(1);
@@ -53,11 +53,11 @@ impl Paging<'_> {
             self.unlist(s, f);
             self.enlist(s, f, On::Refused, NO_LANE);
         }
-        self.pagers[s].ask_again_at = self.now.saturating_add(REFUSED_US);
+        self.pagers[s].ask_again_at = self.now().saturating_add(REFUSED_US);
     }
 
     fn place_succeeded(&mut self, s: u16, slot: u32, job: JobRec) {
-        let bytes = self.geo.classes[usize::from(self.geo.class_of_page(job.page))].page_bytes;
+        let bytes = self.geo().classes[usize::from(self.geo().class_of_page(job.page))].page_bytes;
         match job.task {
             Task::CopyIn if self.tier0(s).is_mapped_frame(job.frame) => self.counters.shown_in_place += 1,
             Task::CopyIn => self.counters.host_to_tier0.add(job.reason, bytes),
@@ -76,7 +76,7 @@ impl Paging<'_> {
             self.op_job_done(s, job.op);
         }
         self.page_arrived(s, job.page, job.frame);
-        if self.host.is_reclaiming(self.geo.class_of_page(job.page)) {
+        if self.host.is_reclaiming(self.geo().class_of_page(job.page)) {
             self.host_freed();
         }
     }
@@ -94,7 +94,7 @@ impl Paging<'_> {
             self.undo_reassign(s, slot, job);
             job = *self.job(s, slot);
         }
-        let wanted = self.block(self.geo.block_of(job.page)).live() && status != Status::Canceled;
+        let wanted = self.block(self.geo().block_of(job.page)).live() && status != Status::Canceled;
         // A retry would find the same bytes.
         let corrupt = status == Status::Corrupt;
         if wanted && !corrupt && job.tries + 1 < IO_TRIES {
@@ -142,7 +142,7 @@ impl Paging<'_> {
         if self.session(s).jobs.again.is_empty() {
             return;
         }
-        let now = self.now;
+        let now = self.now();
         let due = self.pagers[s].again_at == 0 || now >= self.pagers[s].again_at;
         if due {
             self.pagers[s].again_at = 0;
@@ -166,7 +166,7 @@ impl Paging<'_> {
         let place = matches!(job.task, Task::Install | Task::CopyIn | Task::Copy | Task::CopyInAs);
         let mut take: Option<Pick> = None;
         if place && job.frame == NONE {
-            let wanted = self.block(self.geo.block_of(job.page)).live() && self.find_copy(job.page, s).is_none();
+            let wanted = self.block(self.geo().block_of(job.page)).live() && self.find_copy(job.page, s).is_none();
             if !wanted {
                 self.take_job(s, slot);
                 self.end_placed(s, slot, job);
@@ -179,7 +179,7 @@ impl Paging<'_> {
                 self.invalidating_wanted = true;
                 return;
             }
-            let class = self.geo.class_of_page(job.page);
+            let class = self.geo().class_of_page(job.page);
             take = self.pick_any(s, class);
             if take.is_none() {
                 return;

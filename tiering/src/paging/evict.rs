@@ -21,7 +21,7 @@ impl Paging<'_> {
                 return;
             }
             self.unlist(s, f);
-            let page = self.geo.page(self.geo.block_of(self.frame(s, f).page), 0);
+            let page = self.geo().page(self.geo().block_of(self.frame(s, f).page), 0);
             let job = JobRec { task: Task::Drop, reason: Reason::Clean, page, ..JobRec::default() };
             self.send_other(s, job, buf);
         }
@@ -32,7 +32,7 @@ impl Paging<'_> {
     pub(crate) fn evict_later(&mut self, s: u16, f: u32) {
         self.counters.jobs_busy += 1;
         self.set_frame_job(s, f, NONE);
-        let now = self.now;
+        let now = self.now();
         if self.tier0(s).evicts_later.is_empty() {
             self.pagers[s].evict_wait_us = (self.pagers[s].evict_wait_us * 2).clamp(EVICT_WAIT_US, EVICT_WAIT_MAX_US);
             self.pagers[s].evict_again_at = now.saturating_add(self.pagers[s].evict_wait_us);
@@ -43,7 +43,7 @@ impl Paging<'_> {
     }
 
     fn evict_again(&mut self, s: u16) {
-        while self.now >= self.pagers[s].evict_again_at {
+        while self.now() >= self.pagers[s].evict_again_at {
             let f = self.tier0(s).evicts_later.head;
             if f == NONE {
                 return;

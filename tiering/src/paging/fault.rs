@@ -42,7 +42,7 @@ impl Paging<'_> {
         if state.lost() || state.out_of_window() {
             return self.finish_plain(s, op, Status::Lost);
         }
-        let class = self.geo.class_of_page(page);
+        let class = self.geo().class_of_page(page);
         if !self.can_send(s, buf) {
             if self.can_send_last(s, buf) {
                 self.call_off_latest(s, class, (fault.lane, fault.held_from), buf);
@@ -132,7 +132,7 @@ impl Paging<'_> {
 
     fn pick_for_fault(&mut self, s: u16, fault: &Fault) -> Option<Pick> {
         let Fault { page, lane, use_pos: pos, .. } = *fault;
-        let class = self.geo.class_of_page(page);
+        let class = self.geo().class_of_page(page);
         if let Some(pick) = self.pick_free(s, class) {
             return Some(pick);
         }
@@ -187,7 +187,7 @@ impl Paging<'_> {
     /// Return whether a lane that waits for a whole plane keeps the frame's page: it gives up no page of its step in the planes from its
     /// position to the one that it waits for. Behind gates it stays at the position of the first plane.
     fn is_held(&self, s: u16, f: u32, fault: &Fault) -> bool {
-        let (geo, page) = (&self.geo, self.frame(s, f).page);
+        let (geo, page) = (&self.geo(), self.frame(s, f).page);
         let planes = (fault.use_pos % u64::from(geo.planes_len())) as u16..=geo.plane_of(fault.page);
         let needed = self.planned_use(s, f).is_some_and(|(user, at)| user == fault.lane && at >= fault.use_pos);
         needed && planes.contains(&geo.plane_of(page))
@@ -236,7 +236,7 @@ impl Paging<'_> {
 
     /// Wake other sessions that may wait for a page that is now in host.
     pub(crate) fn wake_readers_elsewhere(&mut self, s: u16, page: u32) {
-        let block = self.block(self.geo.block_of(page));
+        let block = self.block(self.geo().block_of(page));
         if block.refs_other > 0 || block.home != s {
             for other in 0..self.sessions().len() {
                 if other != s && self.session(other).life == Life::Live {
@@ -248,7 +248,7 @@ impl Paging<'_> {
 
     /// End the faults of a step that is over.
     pub(crate) fn end_faults_of_step(&mut self, s: u16, lane: u16, step: u64) {
-        let planes = u64::from(self.geo.planes_len());
+        let planes = u64::from(self.geo().planes_len());
         self.each_fault(s, |paging, op, fault| {
             if fault.lane == lane && fault.use_pos / planes <= step {
                 paging.finish_plain(s, op, Status::NotFound);
@@ -261,7 +261,7 @@ impl Paging<'_> {
         let (s, (seq, index, plane)) = (who.session, at);
         self.counters.faults += 1;
         let session = self.tier0(s);
-        let invalid = if usize::from(lane) >= session.lanes.len() || usize::from(plane) >= self.geo.planes.len() {
+        let invalid = if usize::from(lane) >= session.lanes.len() || usize::from(plane) >= self.geo().planes.len() {
             Some(Status::Range)
         } else {
             match self.live_seq(s, seq) {
@@ -276,7 +276,7 @@ impl Paging<'_> {
         }
         // The lane has used the page that it was given before, because it waits for another one now.
         self.set_fault_frame(s, lane, NONE);
-        let page = self.geo.page(self.seq_block(s, seq, index), plane);
+        let page = self.geo().page(self.seq_block(s, seq, index), plane);
         let stays = self.stays_for(s, page, lane, use_pos);
         self.counters.faults_resident += u64::from(stays || self.present(page, s).is_some());
         if stays {

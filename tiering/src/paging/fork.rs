@@ -40,8 +40,8 @@ impl Paging<'_> {
     pub(crate) fn admit_fork(&mut self, s: u16, op: u32, fork: Fork) -> Admit {
         let (seq, Fork { child, tokens, .. }) = (self.op(s, op).seq, fork);
         let parent = self.lists(s).seqs[seq as usize];
-        let shared = (tokens / self.geo.page_tokens) as u32;
-        let tail = u32::from(!tokens.is_multiple_of(self.geo.page_tokens));
+        let shared = (tokens / self.geo().page_tokens) as u32;
+        let tail = u32::from(!tokens.is_multiple_of(self.geo().page_tokens));
         if parent.blocks() < shared + tail || parent.parked {
             // Truncated or parked while the fork waited.
             return Admit::No(Status::State);
@@ -53,7 +53,7 @@ impl Paging<'_> {
             Admit::Yes => {}
             other => return other,
         }
-        let page_tokens = self.geo.page_tokens;
+        let page_tokens = self.geo().page_tokens;
         let q = self.begin_seq(s, child);
         q.busy = op + 1;
         (q.discard_from, q.priority) = (parent.discard_from, parent.priority);
@@ -133,8 +133,8 @@ impl Paging<'_> {
         if !self.can_send(s, buf) {
             return (Next::Stalled, None);
         }
-        let page = self.geo.page(block, plane);
-        let from = self.geo.page(copy.source, plane);
+        let page = self.geo().page(block, plane);
+        let from = self.geo().page(copy.source, plane);
         let state = *self.page(from);
         let new = NewJob { task: Task::Install, page, reason: Reason::Copy, op, source: NONE };
         let (new, pinned) = match self.find_copy(from, s) {
@@ -153,7 +153,7 @@ impl Paging<'_> {
                 return (Next::Over, None);
             }
             None if state.on_disk() => {
-                let planes = (plane, self.geo.planes.len() as u16);
+                let planes = (plane, self.geo().planes.len() as u16);
                 let want = Want { class: IoClass::Demand, reason: Reason::Copy, take: Take::Any, planes };
                 self.read_in(from, want, buf);
                 return (Next::Stalled, None);
@@ -165,7 +165,7 @@ impl Paging<'_> {
         };
         // The pin keeps the copy from taking the frame of its source.
         pinned.inspect(|&f| self.pin(s, f));
-        let pick = self.pick_any(s, self.geo.class_of(plane));
+        let pick = self.pick_any(s, self.geo().class_of(plane));
         if let Some(pick) = pick {
             self.place(s, pick, new, buf);
         }
@@ -204,7 +204,7 @@ impl Paging<'_> {
     pub(crate) fn truncate(&mut self, who: Who, seq: SeqId, tokens: u64, due: u64) {
         let s = who.session;
         let Some(&q) = self.live_seq(s, seq) else { return self.complete(who, Status::NotFound, 0) };
-        let keep = tokens.div_ceil(self.geo.page_tokens);
+        let keep = tokens.div_ceil(self.geo().page_tokens);
         if keep > u64::from(q.blocks()) {
             return self.complete(who, Status::Range, 0);
         }
@@ -212,13 +212,13 @@ impl Paging<'_> {
         if q.parked || q.busy != 0 {
             return self.complete(who, Status::State, 0);
         }
-        if self.pinned_from(s, seq, tokens / self.geo.page_tokens) {
+        if self.pinned_from(s, seq, tokens / self.geo().page_tokens) {
             return self.complete(who, Status::Busy, 0);
         }
         if self.window_gone(s, seq, tokens, keep) {
             return self.complete(who, Status::Lost, 0);
         }
-        let inside = !tokens.is_multiple_of(self.geo.page_tokens)
+        let inside = !tokens.is_multiple_of(self.geo().page_tokens)
             && self.block(self.seq_block(s, seq, keep - 1)).state == BlockState::Sealed
             && !mutants::on(Mutant::TruncateWithoutCopy);
         if !inside {
@@ -234,12 +234,12 @@ impl Paging<'_> {
     /// Return whether pages that a sequence of length `tokens` reads were discarded as out of window.
     fn window_gone(&self, s: u16, seq: SeqId, tokens: u64, keep: u32) -> bool {
         // A window also needs the page that contains the cut. A snapshot does not: it cannot be rewound into the middle of a block.
-        let whole = (tokens / self.geo.page_tokens).min(u64::from(keep)) as u32;
-        self.geo.windowed.iter().any(|&plane| {
-            let state = self.geo.planes[usize::from(plane)].kind == PlaneKind::State;
+        let whole = (tokens / self.geo().page_tokens).min(u64::from(keep)) as u32;
+        self.geo().windowed.iter().any(|&plane| {
+            let state = self.geo().planes[usize::from(plane)].kind == PlaneKind::State;
             let end = if state { whole } else { keep };
-            (self.geo.first_needed(plane, tokens) as u32..end).any(|index| {
-                let page = self.geo.page(self.seq_block(s, seq, index), plane);
+            (self.geo().first_needed(plane, tokens) as u32..end).any(|index| {
+                let page = self.geo().page(self.seq_block(s, seq, index), plane);
                 self.page(page).out_of_window()
             })
         })
@@ -247,7 +247,7 @@ impl Paging<'_> {
 
     fn cut(&mut self, s: u16, seq: SeqId, tokens: u64, keep: u32) {
         self.drop_tail(s, seq, keep);
-        let first = self.geo.windowed.iter().map(|&p| self.geo.first_needed(p, tokens)).min().unwrap_or(0);
+        let first = self.geo().windowed.iter().map(|&p| self.geo().first_needed(p, tokens)).min().unwrap_or(0);
         let q = self.seq_mut(s, seq);
         q.tokens = q.tokens.min(tokens);
         q.discard_from = q.discard_from.min(first as u32);

@@ -24,7 +24,7 @@ impl Paging<'_> {
         // Memory is requested even if block ids are short, so that the refusal reports the possible number.
         let blocks = wanted.min(self.ids_for_guarantee(s));
         let mut decision = Admit::Yes;
-        for class in 0..self.geo.classes.len() {
+        for class in 0..self.geo().classes.len() {
             let (pages, new) = self.needs_of_guarantee(s, class, blocks);
             match self.admit_host(class as u8, pages, new) {
                 Admit::Yes => {}
@@ -50,7 +50,7 @@ impl Paging<'_> {
                 let (pages, new) = self.needs_of_guarantee(s, class, blocks);
                 self.fits_host(class as u8, pages, new)
             };
-            if (0..self.geo.classes.len()).all(fits_class) {
+            if (0..self.geo().classes.len()).all(fits_class) {
                 fits = blocks;
             } else {
                 too_many = blocks;
@@ -68,7 +68,7 @@ impl Paging<'_> {
     /// Return the host frames of a class, and the blocks, that a guarantee needs in addition to those committed to the session.
     fn needs_of_guarantee(&self, s: u16, class: usize, blocks: u32) -> (u64, u64) {
         let c = &self.tier0(s).classes[class];
-        let guaranteed = u64::from(blocks) * u64::from(self.geo.classes[class].planes);
+        let guaranteed = u64::from(blocks) * u64::from(self.geo().classes[class].planes);
         let pages = c.committed_with(c.committed, guaranteed, c.room()).saturating_sub(c.committed_in_host());
         (pages, self.unclaimed_of(s, blocks).saturating_sub(self.unclaimed(s)).into())
     }

@@ -21,13 +21,13 @@ impl Paging<'_> {
     /// Pick a mapped frame for a page that a lane reads from host: a free one, else the least recently used one if no live step
     /// needs it.
     pub(crate) fn pick_mapped(&self, s: u16, page: u32) -> Option<Pick> {
-        let class = self.geo.class_of_page(page);
+        let class = self.geo().class_of_page(page);
         let c = &self.tier0(s).classes[usize::from(class)];
         if c.mapped_frames == 0 {
             return None;
         }
-        let sealed = self.block(self.geo.block_of(page)).state == BlockState::Sealed;
-        if !self.host.may_map(class, self.clock) || !sealed || self.host.is_read_ahead(self.page(page).host) {
+        let sealed = self.block(self.geo().block_of(page)).state == BlockState::Sealed;
+        if !self.host.may_map(class, self.clock()) || !sealed || self.host.is_read_ahead(self.page(page).host) {
             return None;
         }
         let (free, oldest) = (c.mapped_free.head, c.mapped.head);
@@ -49,7 +49,7 @@ impl Paging<'_> {
         if !self.tier0(s).is_mapped_frame(f) || self.frame(s, f).on != On::Mapped || self.is_fault_frame(s, f) {
             return false;
         }
-        let class = self.geo.class_of_page(self.frame(s, f).page);
+        let class = self.geo().class_of_page(self.frame(s, f).page);
         let limit = self.unneeded_before(s);
         let room = self.pick_free(s, class).is_some() || self.pick_clean(s, class, Some(limit)).is_some();
         if room {
@@ -60,7 +60,7 @@ impl Paging<'_> {
 
     /// Unmap the session's mapped frames that other requests need, some at a time.
     pub(crate) fn issue_unmaps(&mut self, s: u16) {
-        for class in 0..self.geo.classes.len() as u8 {
+        for class in 0..self.geo().classes.len() as u8 {
             if self.tier0(s).classes[usize::from(class)].mapped_frames == 0 {
                 continue;
             }

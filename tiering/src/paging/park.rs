@@ -93,11 +93,11 @@ impl Paging<'_> {
                 return true;
             }
             let b = self.seq_block(s, seq, left - 1);
-            let page = self.geo.page(b, plane);
+            let page = self.geo().page(b, plane);
             if !self.leave_page(s, op, b, page, buf) {
                 return true;
             }
-            let last = usize::from(plane) + 1 == self.geo.planes.len();
+            let last = usize::from(plane) + 1 == self.geo().planes.len();
             let left = if last { (left - 1, 0) } else { (left, plane + 1) };
             self.set_work(s, op, Park { left });
         }
@@ -123,7 +123,7 @@ impl Paging<'_> {
         if self.copy_out(s, f, Reason::Park, op, For::Waiting, buf) {
             return true;
         }
-        let class = self.geo.class_of_page(page);
+        let class = self.geo().class_of_page(page);
         if self.host.usable(class) == 0 && !self.host.is_asked(class) && !self.are_frames_coming(class) {
             // Other classes hold all host memory.
             self.fail_op(s, op, Status::NoSpace);
@@ -181,12 +181,12 @@ impl Paging<'_> {
         if index >= self.lists(s).seqs[seq as usize].blocks() {
             return if self.tail_is_read(s, seq) { Next::Stalled } else { Next::AllSent };
         }
-        let page = self.geo.page(self.seq_block(s, seq, index), plane);
+        let page = self.geo().page(self.seq_block(s, seq, index), plane);
         match self.find_copy(page, s) {
             Some(f) if self.frame(s, f).state == FrameState::Present && self.frame(s, f).job == NONE => {}
             Some(_) => return Next::Stalled,
             None if self.only_on_disk(page) => {
-                let planes = (plane, self.geo.planes.len() as u16);
+                let planes = (plane, self.geo().planes.len() as u16);
                 let want = Want { class: IoClass::Demand, reason: Reason::Request, take: Take::Any, planes };
                 self.read_in(page, want, buf);
                 return Next::Stalled;
@@ -199,7 +199,7 @@ impl Paging<'_> {
                 if !self.can_send(s, buf) || self.must_wait(s, page) {
                     return Next::Stalled;
                 }
-                let Some(pick) = self.pick_any(s, self.geo.class_of_page(page)) else { return Next::Stalled };
+                let Some(pick) = self.pick_any(s, self.geo().class_of_page(page)) else { return Next::Stalled };
                 self.place(
                     s,
                     pick,
@@ -208,7 +208,7 @@ impl Paging<'_> {
                 );
             }
         }
-        let last = usize::from(plane) + 1 == self.geo.planes.len();
+        let last = usize::from(plane) + 1 == self.geo().planes.len();
         let next = if last { (index + 1, 0) } else { (index, plane + 1) };
         self.set_work(s, op, Resume { next, ..resume });
         Next::Sent

@@ -32,7 +32,7 @@ impl Paging<'_> {
         if f == NONE {
             return None;
         }
-        if self.now < at {
+        if self.now() < at {
             self.set_timer(at);
             return None;
         }
@@ -53,7 +53,7 @@ impl Paging<'_> {
                 return None;
             }
             let frame = &self.tier0(s).frames[f as usize];
-            let block = self.block(self.geo.block_of(frame.page));
+            let block = self.block(self.geo().block_of(frame.page));
             let seq =
                 self.lists(s).seqs.get(block.seq as usize).filter(|q| block.home == s && q.is_live() && !q.sequential);
             let stamp = match seq {
@@ -61,7 +61,7 @@ impl Paging<'_> {
                 Some(q) if frame.stamp > 0 && !q.parked && q.priority >= NEUTRAL_PRIORITY => frame.stamp.max(q.stamp),
                 _ => frame.stamp,
             };
-            let ending = self.cfg.policy.retention.ending_tokens;
+            let ending = self.cfg().policy.retention.ending_tokens;
             let dear = !frame.spared && seq.is_some_and(|q| q.priority > NEUTRAL_PRIORITY || q.is_ending(ending));
             let is_fault_frame = self.tier0(s).lanes.iter().any(|l| l.fault_frame == f);
             if stamp != frame.stamp || dear || is_fault_frame && self.tier0(s).classes[usize::from(class)].clean.len > 1

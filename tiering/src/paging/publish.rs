@@ -51,7 +51,7 @@ impl Paging<'_> {
         if end > u64::from(q.blocks()) {
             return Err(Status::Range);
         }
-        if end > q.tokens / self.geo.page_tokens || q.busy != 0 {
+        if end > q.tokens / self.geo().page_tokens || q.busy != 0 {
             return Err(Status::State);
         }
         if hashes.contains(&0) {

@@ -38,7 +38,7 @@ impl Paging<'_> {
     fn read_ahead_page(&mut self, s: u16, lane: u16, page: u32, buf: &mut ActionBuf) -> bool {
         let p = *self.page(page);
         if p.host != NONE {
-            let clock = self.clock;
+            let clock = self.clock();
             self.host.touch(p.host, clock);
         }
         if p.host != NONE || !p.on_disk() || p.reading() || self.find_copy(page, s).is_some() {
@@ -53,7 +53,7 @@ impl Paging<'_> {
 
     /// Return the page at the cursor. Advance over ends of sequences and planes, and into the step after the loaded one.
     fn next_read_ahead_page(&mut self, s: u16, lane: u16) -> Option<u32> {
-        let planes = self.geo.planes.len() as u16;
+        let planes = self.geo().planes.len() as u16;
         loop {
             let w = &mut self.pagers[s].walks[usize::from(lane)];
             let Some(&q) = w.batch.seqs.get(w.read_ahead.pos as usize) else {
@@ -80,7 +80,7 @@ impl Paging<'_> {
                 self.pagers[s].walks[usize::from(lane)].read_ahead.index = from;
                 continue;
             }
-            return Some(self.geo.page(self.seq_block(s, q, index), plane));
+            return Some(self.geo().page(self.seq_block(s, q, index), plane));
         }
     }
 }

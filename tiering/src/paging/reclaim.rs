@@ -13,7 +13,7 @@ use crate::sessions::Task;
 
 impl Paging<'_> {
     pub(crate) fn issue_reclaim(&mut self, s: u16, buf: &mut ActionBuf) {
-        for class in 0..self.geo.classes.len() as u8 {
+        for class in 0..self.geo().classes.len() as u8 {
             if !self.host.is_reclaiming(class) || !self.can_send(s, buf) {
                 continue;
             }
@@ -26,7 +26,7 @@ impl Paging<'_> {
 
     fn bring_one_home(&mut self, s: u16, class: u8, buf: &mut ActionBuf) {
         let away = |core: &HostTier, page: u32| {
-            let home = core.block(core.geo.block_of(page)).home;
+            let home = core.block(core.geo().block_of(page)).home;
             home == s && core.page(page).frame == NONE && core.page(page).invalidating == 0
         };
         let Some(page) = self.search_host(class, away) else { return };

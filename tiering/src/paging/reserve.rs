@@ -58,12 +58,12 @@ impl Paging<'_> {
         if block == NONE {
             return Next::AllSent;
         }
-        let class = self.geo.class_of(plane);
+        let class = self.geo().class_of(plane);
         if !self.can_send(s, buf) {
             return Next::Stalled;
         }
         let Some(pick) = self.pick_any(s, class) else { return Next::Stalled };
-        let page = self.geo.page(block, plane);
+        let page = self.geo().page(block, plane);
         self.place(s, pick, NewJob { task: Task::Install, page, reason: Reason::Request, op, source: NONE }, buf);
         let next = self.next_in_chain(reserve.next);
         self.set_work(s, op, Reserve { next, ..reserve });
@@ -72,7 +72,7 @@ impl Paging<'_> {
 
     /// Return the page after one of a block in a chain: the next plane, or the first of the next block.
     pub(crate) fn next_in_chain(&self, (block, plane): (BlockId, u16)) -> (BlockId, u16) {
-        match usize::from(plane) + 1 == self.geo.planes.len() {
+        match usize::from(plane) + 1 == self.geo().planes.len() {
             true => (self.block(block).links.next, 0),
             false => (block, plane + 1),
         }

@@ -31,7 +31,7 @@ impl Paging<'_> {
         let Some(c) = self.tier0(s).classes.get(usize::from(class)) else {
             return self.complete(who, Status::Range, 0);
         };
-        if frames > c.max || frames < self.geo.classes[usize::from(class)].planes.max(2) {
+        if frames > c.max || frames < self.geo().classes[usize::from(class)].planes.max(2) {
             let count = c.count;
             return self.complete(who, Status::Range, u64::from(count));
         }
@@ -109,7 +109,7 @@ impl Paging<'_> {
         if !self.pagers[s].moves_left {
             return;
         }
-        for slot in 0..self.cfg.limits.jobs_max {
+        for slot in 0..self.cfg().limits.jobs_max {
             let job = self.job(s, slot);
             if job.live && job.task == Task::Move && job.op == NONE && !job.canceling {
                 if !self.can_send_last(s, buf) {
@@ -148,10 +148,10 @@ impl Paging<'_> {
             return;
         }
         let again_at = self.pagers[s].move_again_at;
-        if self.now < again_at {
+        if self.now() < again_at {
             return self.set_timer(again_at);
         }
-        let most = (self.cfg.limits.jobs_max / 4).max(1);
+        let most = (self.cfg().limits.jobs_max / 4).max(1);
         while self.op(s, op).pending < most && self.can_send(s, buf) {
             let f = self.tier0(s).classes[c].moving.head;
             let Some(pick) = self.pick_free(s, class).filter(|_| f != NONE) else { break };
@@ -193,14 +193,14 @@ impl Paging<'_> {
     /// Process the end of a Move. On success the page is in its new frame and the old one is empty; otherwise the page stays in
     /// the old one.
     pub(crate) fn moved(&mut self, s: u16, slot: u32, job: JobRec, status: Status) {
-        let bytes = self.geo.classes[usize::from(self.geo.class_of_page(job.page))].page_bytes;
+        let bytes = self.geo().classes[usize::from(self.geo().class_of_page(job.page))].page_bytes;
         if status != Status::Ok {
             match status {
                 Status::Busy => self.counters.jobs_busy += 1,
                 _ => self.counters.tier0_to_tier0.failed += 1,
             }
             self.undo_move(s, slot, job);
-            let at = self.now.saturating_add(MOVE_AGAIN_US);
+            let at = self.now().saturating_add(MOVE_AGAIN_US);
             self.pagers[s].move_again_at = at;
             self.set_timer(at);
         } else {
@@ -211,7 +211,7 @@ impl Paging<'_> {
             self.free_frame(s, job.source);
             self.settle(s, job.frame);
             self.page_arrived(s, job.page, job.frame);
-            let b = self.geo.block_of(job.page);
+            let b = self.geo().block_of(job.page);
             self.remove_in_flight(b);
         }
         if job.op != NONE {

@@ -49,7 +49,7 @@ impl Paging<'_> {
             return Status::Range;
         }
         // Check the limits, not the capacity of a vector: a copy of the core must reject the same requests.
-        if seqs.len() > (self.cfg.limits.seqs_max as usize).min(LIST_MAX) {
+        if seqs.len() > (self.cfg().limits.seqs_max as usize).min(LIST_MAX) {
             return Status::Limit;
         }
         if seqs.iter().any(|&q| self.live_seq(s, q).is_none()) {
@@ -91,14 +91,14 @@ impl Paging<'_> {
 
     /// Mark pages of sequences that are new in the lane's batch as needed before the walk reaches them.
     fn mark_needed(&mut self, s: u16, seqs: &[SeqId]) {
-        for plane in 0..self.geo.planes.len() as u16 {
+        for plane in 0..self.geo().planes.len() as u16 {
             for &q in seqs {
                 let seq = self.lists(s).seqs[q as usize];
                 let (sinks, from) = self.walked(s, &seq, plane);
-                for index in
-                    (self.geo.first_needed(plane, seq.tokens) as u32..seq.blocks()).filter(|i| *i < sinks || *i >= from)
+                for index in (self.geo().first_needed(plane, seq.tokens) as u32..seq.blocks())
+                    .filter(|i| *i < sinks || *i >= from)
                 {
-                    let page = self.geo.page(self.seq_block(s, q, index), plane);
+                    let page = self.geo().page(self.seq_block(s, q, index), plane);
                     if let Some(f) = self.present(page, s) {
                         self.touch(s, f);
                     }
@@ -163,7 +163,7 @@ impl Paging<'_> {
 
     /// Return the page at the cursor and the position of its use. Advance over ends of sequences, planes and steps.
     fn cursor_page(&mut self, s: u16, lane: u16) -> Option<(u32, u64)> {
-        let planes = self.geo.planes.len() as u16;
+        let planes = self.geo().planes.len() as u16;
         loop {
             let w = &mut self.pagers[s].walks[usize::from(lane)];
             if !w.cursor.running {
@@ -190,7 +190,7 @@ impl Paging<'_> {
                 self.pagers[s].walks[usize::from(lane)].cursor.index = from;
                 continue;
             }
-            let page = self.geo.page(self.seq_block(s, q, index), at.plane);
+            let page = self.geo().page(self.seq_block(s, q, index), at.plane);
             return Some((page, at.step * u64::from(planes) + u64::from(at.plane)));
         }
     }
@@ -198,7 +198,7 @@ impl Paging<'_> {
     /// Return the sequence at a cursor, and the block index: that of the cursor, or the first that the plane needs.
     pub(crate) fn first_of_walk(&self, s: u16, q: SeqId, at: Cursor) -> (Seq, u32) {
         let seq = self.lists(s).seqs[q as usize];
-        let first = || self.geo.first_needed(at.plane, seq.tokens).min(u64::from(NONE - 1)) as u32;
+        let first = || self.geo().first_needed(at.plane, seq.tokens).min(u64::from(NONE - 1)) as u32;
         (seq, if at.index == NONE { first() } else { at.index })
     }
 
@@ -254,7 +254,7 @@ impl Paging<'_> {
     }
 
     fn pick_for_walk(&mut self, s: u16, page: u32, lane: u16, pos: u64) -> Option<Pick> {
-        let class = self.geo.class_of_page(page);
+        let class = self.geo().class_of_page(page);
         if let Some(pick) = self.pick_free(s, class) {
             return Some(pick);
         }
@@ -276,7 +276,7 @@ impl Paging<'_> {
         }
         let frame = &session.frames[f as usize];
         let batch = self.pagers[s].walks[usize::from(lane)].batch.step;
-        let step = frame.use_pos / u64::from(self.geo.planes_len());
+        let step = frame.use_pos / u64::from(self.geo().planes_len());
         // It would be evicted at once, though the lane may not have read it in the step before.
         let unannounced = frame.lane == lane && l.newest().is_none_or(|newest| step > newest) && step >= batch;
         if unannounced {

@@ -15,24 +15,24 @@ impl Requests {
             Some(slot) if slot.life != Life::Empty => return refuse("session index is in use"),
             Some(_) => {}
         }
-        if shard >= self.cfg.shards {
+        if shard >= self.cfg().shards {
             return refuse("no such shard");
         }
-        if lanes == 0 || lanes > self.cfg.limits.lanes_max {
+        if lanes == 0 || lanes > self.cfg().limits.lanes_max {
             return refuse("lanes must be from 1 to lanes_max");
         }
-        let classes = self.geo.classes.len();
+        let classes = self.geo().classes.len();
         if frames.len() != classes && frames.len() != 2 * classes {
             return refuse("frames must be given for each size class, and mapped frames for all or none");
         }
         let has_tier0 = frames.iter().any(|&n| n > 0);
-        if has_tier0 && frames.iter().zip(&self.geo.classes).any(|(&n, c)| n < 2 || n < c.planes) {
+        if has_tier0 && frames.iter().zip(&self.geo().classes).any(|(&n, c)| n < 2 || n < c.planes) {
             return refuse("a size class has fewer frames than planes, or fewer than 2");
         }
         if frames.iter().map(|&n| u64::from(n)).sum::<u64>() >= u64::from(NONE) {
             return refuse("frames exceed the range of frame ids");
         }
-        let limits = self.cfg.limits;
+        let limits = self.cfg().limits;
         self.pagers[s] = Pager::new(&limits, lanes);
         self.copiers[s] = Copier::default();
         self.below.attach(s, shard, lanes, frames);
@@ -60,7 +60,7 @@ impl Requests {
         if self.lost[s].is_harmless() {
             self.session_gone(s);
         } else {
-            let at = self.now.saturating_add(LATE_US);
+            let at = self.now().saturating_add(LATE_US);
             self.set_timer(at);
         }
         Ok(())

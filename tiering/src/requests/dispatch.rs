@@ -44,7 +44,7 @@ impl Requests {
                 self.slab_answered(result)
             }
             Event::SlabRefused { class } => {
-                let now = self.now;
+                let now = self.now();
                 let result = self.host.slab_refused(class, now);
                 self.slab_answered(result)
             }
@@ -97,14 +97,14 @@ impl Requests {
     fn request(&mut self, who: Who, timeout_us: u64, request: Request<'_>) -> Result<(), Error> {
         let s = who.session;
         let session = self.session(s);
-        let max = self.cfg.limits.requests_max;
+        let max = self.cfg().limits.requests_max;
         if session.ops.live() + session.completions_waiting >= max {
             return Err(Error::Overrun { session: s, max });
         }
         self.counters.requests += 1;
         self.wake(s);
-        let timeout = if timeout_us == 0 { self.cfg.policy.request_timeout_us } else { timeout_us };
-        let due = self.now.saturating_add(timeout);
+        let timeout = if timeout_us == 0 { self.cfg().policy.request_timeout_us } else { timeout_us };
+        let due = self.now().saturating_add(timeout);
         if changed(&request).is_some_and(|seq| self.is_leased(s, seq)) {
             self.complete(who, Status::State, 0);
             return Ok(());
@@ -201,22 +201,18 @@ impl Requests {
     /// promised when they attached, so each session keeps its own.
     fn reconfigure(&mut self, policy: Policy, host_bytes_max: u64, nvme_bytes_max: u64) -> Result<(), Error> {
         check_policy(&policy)?;
-        let before = self.cfg.limits;
+        let before = self.cfg().limits;
         // The daemon redistributes the write budget with every region that it grants. That change alone does not require
         // housekeeping.
         let housekeeping = (before.host_bytes_max, before.nvme_bytes_max) != (host_bytes_max, nvme_bytes_max)
-            || Policy { nvme_bytes_per_day: self.cfg.policy.nvme_bytes_per_day, ..policy } != self.cfg.policy;
-        let new_rule = std::mem::replace(&mut self.cfg.policy, policy).nvme_admission != policy.nvme_admission;
-        let now = self.now;
+            || Policy { nvme_bytes_per_day: self.cfg().policy.nvme_bytes_per_day, ..policy } != self.cfg().policy;
+        let new_rule = self.cfg().policy.nvme_admission != policy.nvme_admission;
+        self.configure(policy, host_bytes_max, nvme_bytes_max);
+        let now = self.now();
         self.index.configure(now, policy.eviction, policy.retention);
         self.disk.set_budget(now, policy.nvme_bytes_per_day);
         if new_rule {
             self.disk.decide_again(now);
-        }
-        self.cfg.limits.host_bytes_max = host_bytes_max;
-        if self.disk.exists() {
-            // 0 would mean: no NVMe tier. One byte holds no slot either.
-            self.cfg.limits.nvme_bytes_max = nvme_bytes_max.max(1);
         }
         if housekeeping {
             self.tick();
@@ -226,10 +222,10 @@ impl Requests {
 
     /// Run housekeeping that is not urgent.
     fn tick(&mut self) {
-        let now = self.now;
+        let now = self.now();
         self.disk.advance_budget(now);
         self.host.forget_refusals(now);
-        for class in 0..self.geo.classes.len() as u8 {
+        for class in 0..self.geo().classes.len() as u8 {
             self.return_idle_slab(class, Spare::Tenth);
         }
         self.size_order();

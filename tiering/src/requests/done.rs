@@ -29,7 +29,7 @@ impl Requests {
             }
             Task::Drop if status == Status::Ok => {
                 self.release_job(s, slot);
-                let b = self.geo.block_of(job.page);
+                let b = self.geo().block_of(job.page);
                 self.dropped(s, b);
             }
             Task::Evict if status == Status::Busy => {

@@ -8,7 +8,7 @@ use crate::sessions::{Life, Phase};
 impl Requests {
     /// End the priority of demand reads that did not ask again.
     fn readers_due(&mut self) {
-        let now = self.now;
+        let now = self.now();
         let (ended, next) = self.host.readers_due(now);
         if let Some(at) = next {
             self.set_timer(at);
@@ -21,8 +21,8 @@ impl Requests {
     /// Set the clock, never backwards, and process everything that is due: requests past their deadlines, late jobs, refused jobs to
     /// send again, parked sequences, and leases that end.
     pub(crate) fn advance(&mut self, now_us: u64) {
-        self.now = self.now.max(now_us);
-        let now = self.now;
+        self.set_now(now_us);
+        let now = self.now();
         self.index.advance(now);
         while let Some((s, op)) = self.overdue() {
             self.time_out(s, op);
@@ -37,9 +37,9 @@ impl Requests {
 
     fn timers_due(&mut self) {
         // Leases wait for this time.
-        let asks_at = (0..self.geo.classes.len() as u8).filter_map(|class| self.host.second_request_us(class)).min();
+        let asks_at = (0..self.geo().classes.len() as u8).filter_map(|class| self.host.second_request_us(class)).min();
         match asks_at {
-            Some(at) if at > self.now => self.set_timer(at),
+            Some(at) if at > self.now() => self.set_timer(at),
             Some(_) => self.wake_all(),
             None => {}
         }
@@ -54,7 +54,7 @@ impl Requests {
                 self.tier0(s).classes.iter().any(|c| !c.moving.is_empty()).then_some(self.pagers[s].move_again_at),
             ];
             for at in due.into_iter().flatten() {
-                match at <= self.now {
+                match at <= self.now() {
                     true => self.wake(s),
                     false => self.set_timer(at),
                 }
@@ -143,11 +143,11 @@ impl Requests {
         if self.session(s).jobs.any() || self.disk.is_reading() {
             return;
         }
-        if !(0..self.geo.classes.len() as u8).any(|class| self.host.is_full(class)) {
+        if !(0..self.geo().classes.len() as u8).any(|class| self.host.is_full(class)) {
             return;
         }
         self.paging().each_fault(s, |paging, op, fault| {
-            if paging.host.is_full(paging.geo.class_of_page(fault.page)) {
+            if paging.host.is_full(paging.geo().class_of_page(fault.page)) {
                 paging.fail_op(s, op, status);
             }
         });
@@ -160,7 +160,7 @@ impl Requests {
 
     /// Continue after the delays that follow failures, where they have ended.
     fn transfers_due(&mut self) {
-        let now = self.now;
+        let now = self.now();
         let (reads, next) = self.disk.end_pauses(now);
         if let Some(at) = next {
             self.set_timer(at);

@@ -10,7 +10,7 @@ impl Requests {
         for s in 0..self.sessions().len() {
             match self.session(s).late_at {
                 0 => {}
-                at if at > self.now => self.set_late_at(s, at),
+                at if at > self.now() => self.set_late_at(s, at),
                 _ => self.look_at_jobs(s),
             }
         }
@@ -25,7 +25,7 @@ impl Requests {
                 continue;
             }
             let due = job.sent_us.saturating_add(LATE_US);
-            if due > self.now {
+            if due > self.now() {
                 next = if next == 0 { due } else { due.min(next) };
                 continue;
             }
@@ -45,7 +45,7 @@ impl Requests {
             return;
         }
         match session.lost_us.saturating_add(LATE_US) {
-            due if due > self.now => self.set_timer(due),
+            due if due > self.now() => self.set_timer(due),
             _ => {
                 self.wake_admission();
                 self.host_freed(); // publishes and parks wait for frames, and learn that none comes

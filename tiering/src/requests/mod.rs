@@ -68,7 +68,7 @@ impl Requests {
     fn forget_freed(&mut self) {
         let Requests { below, prefetch: Some(prefetch), .. } = self else { return };
         while let Some(b) = below.pop_freed() {
-            (0..below.geo.planes.len() as u16).for_each(|plane| prefetch.forget(plane, b));
+            (0..below.geo().planes.len() as u16).for_each(|plane| prefetch.forget(plane, b));
         }
     }
 

@@ -150,7 +150,7 @@ impl Requests {
             nvme_slots_awaiting_erasure: awaiting_erasure,
             nvme_slots_bad: bad,
             nvme_slot_bytes: self.disk.slot_bytes(),
-            planes: self.geo.planes.len() as u32,
+            planes: self.geo().planes.len() as u32,
             transfers: self.disk.transfers_in_flight(),
             log_requests: self.disk.log_requests_in_flight(),
             persisting: self.blocks().to_write_count() + self.blocks().to_record.len,
@@ -174,7 +174,7 @@ impl Requests {
 
     fn host_fill(&self) -> Fill {
         let mut fill = Fill::default();
-        for (class, geo) in (0..).zip(&self.geo.classes) {
+        for (class, geo) in (0..).zip(&self.geo().classes) {
             let [clean, dirty, busy, quarantined, free] = self.host.states(class);
             let bytes = geo.page_bytes;
             fill.clean.add(clean, bytes);
@@ -189,7 +189,7 @@ impl Requests {
     fn tier0_fill(&self) -> Fill {
         let mut fill = Fill::default();
         for tier0 in self.tier0s().iter() {
-            for (class, geo) in tier0.classes.iter().zip(&self.geo.classes) {
+            for (class, geo) in tier0.classes.iter().zip(&self.geo().classes) {
                 let (free, pinned) = (u64::from(class.free.len), class.pinned);
                 let clean = u64::from(class.clean.len) + u64::from(class.refused.len) + u64::from(class.outgoing.len);
                 // Some pinned pages are also in the list of pages to be stored.

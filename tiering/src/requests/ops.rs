@@ -16,7 +16,7 @@ impl Requests {
             self.copiers[s].lease_ends_at = u64::MAX;
             return;
         }
-        if session.lease_ends_at > self.now {
+        if session.lease_ends_at > self.now() {
             let at = session.lease_ends_at;
             return self.set_timer(at);
         }
@@ -27,11 +27,11 @@ impl Requests {
                 continue;
             }
             let is_copied = self.is_copied(s, seq) && !mutants::on(Mutant::LeaseEndsUnderLoad);
-            if q.leased_until <= self.now && !is_copied {
+            if q.leased_until <= self.now() && !is_copied {
                 self.counters.leases_expired += 1;
                 self.seq_drop(s, seq);
             } else {
-                next = next.min(q.leased_until.max(self.now.saturating_add(LEASE_AGAIN_US)));
+                next = next.min(q.leased_until.max(self.now().saturating_add(LEASE_AGAIN_US)));
             }
         }
         self.copiers[s].lease_ends_at = next;
@@ -179,8 +179,7 @@ impl Requests {
         let list = (start, buf.list_start() - start);
         let action = Action::Complete { session: s, channel, tag, status, value, list };
         self.counters.requests_failed += u64::from(status != Status::Ok);
-        self.trace.fold(&action, buf.list(list));
-        buf.push(action);
+        self.emit_listed(action, list, buf);
         true
     }
 }

@@ -1,10 +1,52 @@
 //! What other layers may change of a session's requests and jobs, by event. They read both, and change nothing else.
 
-use crate::api::{Action, NONE, Status};
+use crate::api::{Action, NONE, Policy, SpaceConfig, Status};
+use crate::config::Geometry;
 use crate::lists::List;
 use crate::sessions::{Copies, JobRec, Op, PerSession, Phase, Session, Sessions, Work};
+use crate::trace::Trace;
 
 impl Sessions {
+    pub(crate) fn cfg(&self) -> &SpaceConfig {
+        &self.cfg
+    }
+
+    pub(crate) fn geo(&self) -> &Geometry {
+        &self.geo
+    }
+
+    /// Change the policy and the sizes of the tiers.
+    pub(crate) fn configure(&mut self, policy: Policy, host_bytes_max: u64, nvme_bytes_max: u64) {
+        self.cfg.policy = policy;
+        self.cfg.limits.host_bytes_max = host_bytes_max;
+        if self.cfg.limits.nvme_bytes_max > 0 {
+            // 0 would mean: no NVMe tier. One byte holds no slot either.
+            self.cfg.limits.nvme_bytes_max = nvme_bytes_max.max(1);
+        }
+    }
+
+    /// Return the time in microseconds.
+    pub(crate) fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// Set the time; it does not run backwards.
+    pub(crate) fn set_now(&mut self, now_us: u64) {
+        self.now = self.now.max(now_us);
+    }
+
+    /// Return the number of announced steps over all sessions.
+    pub(crate) fn clock(&self) -> u32 {
+        self.clock
+    }
+
+    pub(crate) fn count_step(&mut self) {
+        self.clock = self.clock.wrapping_add(1);
+    }
+
+    pub(crate) fn trace(&self) -> Trace {
+        self.trace
+    }
     pub(crate) fn session(&self, s: u16) -> &Session {
         &self.sessions[s]
     }

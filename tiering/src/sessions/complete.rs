@@ -32,6 +32,12 @@ impl Sessions {
         }
     }
 
+    /// Send an action whose list is in the buffer.
+    pub(crate) fn emit_listed(&mut self, action: Action, list: (u32, u32), buf: &mut ActionBuf) {
+        self.trace.fold(&action, buf.list(list));
+        buf.push(action);
+    }
+
     pub(crate) fn emit(&mut self, action: Action, list: &[u32], buf: &mut ActionBuf) {
         self.trace.fold(&action, list);
         buf.push(action);

@@ -43,11 +43,11 @@ use std::collections::VecDeque;
 /// The sessions of a space, what they asked for, and what is sent to them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Sessions {
-    pub(crate) cfg: SpaceConfig,
-    pub(crate) geo: Geometry,
-    pub(crate) now: u64,
+    cfg: SpaceConfig,
+    geo: Geometry,
+    now: u64,
     /// Number of announced steps over all sessions.
-    pub(crate) clock: u32,
+    clock: u32,
     sessions: PerSession<Session>,
     deadlines: Deadlines,
     /// Earliest time at which refused jobs or parked sequences are due, in microseconds.
@@ -59,7 +59,7 @@ pub(crate) struct Sessions {
     /// Sessions with work to issue.
     woken: VecDeque<u16>,
     pub(crate) counters: Counters,
-    pub(crate) trace: Trace,
+    trace: Trace,
 }
 
 impl Sessions {

@@ -75,7 +75,7 @@ impl Paging<'_> {
     /// Attention scores also evaluate those, whatever their shares.
     pub(crate) fn look(&mut self, s: u16, (seq, plane, step): (SeqId, u16, u64), kind: ScoreKind, p: &mut Prefetch) {
         let (q, dir) = (self.lists(s).seqs[seq as usize], self.lists(s).dir(seq));
-        let known = self.pagers[s].prediction.planes[q.track as usize * self.geo.planes.len() + usize::from(plane)];
+        let known = self.pagers[s].prediction.planes[q.track as usize * self.geo().planes.len() + usize::from(plane)];
         let words = q.blocks().div_ceil(CHUNK) as usize;
         p.marks.clear();
         p.marks.resize(words, 0);

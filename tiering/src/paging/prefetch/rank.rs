@@ -75,8 +75,8 @@ impl Paging<'_> {
         }
         let cut = cut(&p.scores, reach, &mut p.order[..candidates]);
         p.settle(plane, self.lists(s).dir(seq), (cut.last, candidates));
-        let class = usize::from(self.geo.class_of(plane));
-        let planes = self.geo.planes.len();
+        let class = usize::from(self.geo().class_of(plane));
+        let planes = self.geo().planes.len();
         let prediction = &mut self.pagers[s].prediction;
         let known = &mut prediction.planes[q.track as usize * planes + usize::from(plane)];
         (known.ranked, known.last_share) = (true, exp(cut.last));
@@ -99,7 +99,7 @@ impl Paging<'_> {
         p.order.resize(p.at.len(), Rank::default());
         let places = p.at.iter().zip(&mut p.scores).zip(&mut p.shown_in).zip(&mut p.order);
         for (place, (((&index, score), frame), rank)) in (0..).zip(places) {
-            let page = self.geo.page(p.blocks[index as usize], plane);
+            let page = self.geo().page(p.blocks[index as usize], plane);
             let state = *self.page(page);
             *frame = match state.frame {
                 NONE => NONE,
@@ -149,7 +149,7 @@ impl Paging<'_> {
                 continue;
             }
             let index = p.at[place];
-            if on_disk || self.page(self.geo.page(p.blocks[index as usize], plane)).host != NONE {
+            if on_disk || self.page(self.geo().page(p.blocks[index as usize], plane)).host != NONE {
                 p.wanted.push((index, score));
             }
         }
@@ -158,7 +158,7 @@ impl Paging<'_> {
     /// Release pages that are not worth their frames, the least valuable first: those below the threshold and, while these are too
     /// few for the granted loads, those with a smaller share than the loads. Touch the other pages.
     fn evict_first_for(&mut self, s: u16, plane: u16, granted: usize, threshold: f32, p: &mut Prefetch) {
-        let class = self.geo.class_of(plane);
+        let class = self.geo().class_of(plane);
         let needed = granted.saturating_sub(self.frames_at_hand(s, class, granted));
         let clock = self.tier0(s).clock;
         let free = self.tier0(s).classes[usize::from(class)].free.len as usize;
@@ -224,11 +224,11 @@ impl Paging<'_> {
     fn grant_loads(&mut self, s: u16, (seq, plane, step): (SeqId, u16, u64), told: bool, p: &mut Prefetch) -> usize {
         p.wanted.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         self.grant_reads(s, (seq, plane, step), p);
-        let class = self.geo.class_of(plane);
-        let page_bytes = u64::from(self.geo.classes[usize::from(class)].page_bytes);
-        let percent = u64::from(self.cfg.policy.attention.bandwidth_percent);
+        let class = self.geo().class_of(plane);
+        let page_bytes = u64::from(self.geo().classes[usize::from(class)].page_bytes);
+        let percent = u64::from(self.cfg().policy.attention.bandwidth_percent);
         let count = self.tier0(s).classes[usize::from(class)].count;
-        let planes = self.geo.planes.len();
+        let planes = self.geo().planes.len();
         let at = self.lists(s).seqs[seq as usize].track as usize * planes + usize::from(plane);
         let (prediction, link) = (&mut self.pagers[s].prediction, &self.below.tier0(s).link);
         let waits = prediction.queue.len() as u64 * page_bytes;
@@ -264,7 +264,7 @@ impl Paging<'_> {
             return;
         }
         p.wanted.retain(|&(index, _)| {
-            let page = self.geo.page(p.blocks[index as usize], plane);
+            let page = self.geo().page(p.blocks[index as usize], plane);
             let state = *self.page(page);
             let prediction = &mut self.pagers[s].prediction;
             let to = if state.reading() { &mut prediction.coming } else { &mut prediction.reads };
@@ -287,7 +287,7 @@ impl Paging<'_> {
     /// gets one more.
     pub(crate) fn end_trials(&mut self, s: u16, (seq, plane, step): (SeqId, u16, u64), rest: f32, p: &Prefetch) {
         let track = self.lists(s).seqs[seq as usize].track as usize;
-        let least = self.pagers[s].prediction.planes[track * self.geo.planes.len() + usize::from(plane)].last_share;
+        let least = self.pagers[s].prediction.planes[track * self.geo().planes.len() + usize::from(plane)].last_share;
         let unnamed = rest / (p.blocks.len().saturating_sub(p.top.len()).max(1)) as f32;
         let mut at = 0;
         while let Some(&trial) = self.pagers[s].prediction.trials.get(at) {
@@ -299,7 +299,7 @@ impl Paging<'_> {
             let shows = frame.page == trial.page && frame.state == FrameState::Present;
             let comes = frame.page == trial.page && frame.state == FrameState::Incoming;
             let share = p.predictor.named(trial.what.index).map_or(unnamed, exp);
-            let bytes = u64::from(self.geo.classes[usize::from(self.geo.class_of(plane))].page_bytes);
+            let bytes = u64::from(self.geo().classes[usize::from(self.geo().class_of(plane))].page_bytes);
             let outcome = if comes {
                 self.pagers[s].prediction.trials[at - 1].late = true;
                 if !trial.late {

@@ -41,7 +41,7 @@ impl Paging<'_> {
             return;
         }
         self.counters.scores += 1;
-        let full = self.geo.planes[usize::from(scores.plane)].kind == PlaneKind::Full;
+        let full = self.geo().planes[usize::from(scores.plane)].kind == PlaneKind::Full;
         if !full || !self.is_predicted(s, scores.seq) {
             return;
         }
@@ -52,7 +52,7 @@ impl Paging<'_> {
 
     fn is_sound(&self, s: u16, scores: &Scores<'_>) -> bool {
         let Some(q) = self.live_seq(s, scores.seq).filter(|q| !q.parked) else { return false };
-        usize::from(scores.plane) < self.geo.planes.len()
+        usize::from(scores.plane) < self.geo().planes.len()
             && scores.step < STEP_MAX
             && is_share(scores.rest)
             && scores.top.iter().fold(true, |sound, &(index, share)| sound & (index < q.blocks()) & is_share(share))
@@ -61,7 +61,7 @@ impl Paging<'_> {
     fn learn(&mut self, s: u16, scores: &Scores<'_>, p: &mut Prefetch) {
         let Scores { seq, plane, step, kind, .. } = *scores;
         let q = self.lists(s).seqs[seq as usize];
-        let at = q.track as usize * self.geo.planes.len() + usize::from(plane);
+        let at = q.track as usize * self.geo().planes.len() + usize::from(plane);
         let prediction = &mut self.pagers[s].prediction;
         let known = prediction.planes[at];
         if step < known.mass || kind == ScoreKind::Ahead && step < known.ahead {
@@ -100,7 +100,7 @@ impl Paging<'_> {
 
     /// Measure the duration of planes and steps.
     fn pace(&mut self, s: u16, scores: &Scores<'_>) {
-        let (now, (step, plane)) = (self.now, (scores.step, scores.plane));
+        let (now, (step, plane)) = (self.now(), (scores.step, scores.plane));
         let prediction = &mut self.pagers[s].prediction;
         let track = &mut prediction.seqs[self.below.lists(s).seqs[scores.seq as usize].track as usize];
         match scores.kind {

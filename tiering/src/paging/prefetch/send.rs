@@ -73,7 +73,7 @@ impl Paging<'_> {
     /// Return the page of a promotion, if its sequence is still tracked.
     fn page_of(&self, s: u16, what: Promotion) -> Option<u32> {
         self.live_seq(s, what.seq).filter(|q| !q.parked && q.track != NONE && what.index < q.blocks())?;
-        Some(self.geo.page(self.seq_block(s, what.seq, what.index), what.plane))
+        Some(self.geo().page(self.seq_block(s, what.seq, what.index), what.plane))
     }
 
     /// Load a page into a free frame or into that of a released page.
@@ -82,7 +82,7 @@ impl Paging<'_> {
         if self.find_copy(page, s).is_some() || self.page(page).host == NONE || self.must_wait(s, page) {
             return;
         }
-        let class = self.geo.class_of_page(page);
+        let class = self.geo().class_of_page(page);
         let Some(pick) = self.pick_evict_first(s, class) else {
             self.counters.attention_held += 1;
             return;
@@ -101,7 +101,7 @@ impl Paging<'_> {
     /// While a lane is in a step, an occupied frame becomes available only at its next boundary, when the next plane is read. Loads
     /// requested by a look-ahead arrive in time only if frames are emptied before it.
     fn refill(&mut self, s: u16) {
-        for class in 0..self.geo.classes.len() {
+        for class in 0..self.geo().classes.len() {
             let wanted = std::mem::take(&mut self.pagers[s].prediction.refill[class]);
             let empty = self.tier0(s).classes[class].free.len + self.tier0(s).evicts.len;
             for _ in empty..wanted {

@@ -144,13 +144,13 @@ impl Paging<'_> {
     /// Start to track a sequence that became `approx`. Without a free track it is read like an `exact` one.
     pub(crate) fn track(&mut self, s: u16, seq: SeqId) {
         if self.prefetch.is_none() {
-            let l = self.cfg.limits;
-            let (planes, blocks) = (self.geo.planes.len(), l.blocks_max as usize);
+            let l = self.cfg().limits;
+            let (planes, blocks) = (self.geo().planes.len(), l.blocks_max as usize);
             let prefetch = super::Prefetch::new(planes, blocks, self.chunks().count(), l.seq_blocks_max);
             *self.prefetch = Some(Box::new(prefetch));
             self.keep_freed();
         }
-        let (planes, classes) = (self.geo.planes.len(), self.geo.classes.len());
+        let (planes, classes) = (self.geo().planes.len(), self.geo().classes.len());
         self.pagers[s].prediction.begin(self.below.tier0(s).frames.len(), classes);
         let prediction = &mut self.pagers[s].prediction;
         let at = prediction.seqs.iter().position(|t| !t.live).unwrap_or(prediction.seqs.len());
@@ -174,7 +174,7 @@ impl Paging<'_> {
         if track == NONE {
             return;
         }
-        let planes = self.geo.planes.len();
+        let planes = self.geo().planes.len();
         let prediction = &mut self.pagers[s].prediction;
         prediction.seqs[track as usize] = SeqTrack::default();
         prediction.planes[track as usize * planes..][..planes].fill(PlaneTrack::default());
@@ -186,7 +186,7 @@ impl Paging<'_> {
     /// not all pages fit. Pages of other sequences come first, up to half of a class.
     pub(crate) fn share_frames(&mut self, s: u16) {
         let (prediction, below) = (&mut self.pagers[s].prediction, &*self.below);
-        let (classes, seqs) = (below.geo.classes.len(), &below.lists(s).seqs);
+        let (classes, seqs) = (below.geo().classes.len(), &below.lists(s).seqs);
         let (mut tracked, mut others) = (0u64, 0u64);
         for q in seqs.iter().filter(|q| q.is_live() && !q.parked) {
             match q.track {
@@ -200,7 +200,7 @@ impl Paging<'_> {
             if !any {
                 break;
             }
-            let planes = u64::from(below.geo.classes[class].planes);
+            let planes = u64::from(below.geo().classes[class].planes);
             let c = &below.tier0(s).classes[class];
             let count = u64::from(c.count);
             let unpressed = mutants::on(Mutant::PrefetchUnpressed);
@@ -221,11 +221,11 @@ impl Paging<'_> {
 
     /// Return the pages of a plane that are always kept: the first `.0`, and those from index `.1` on.
     pub(crate) fn always_kept(&self, q: &Seq, plane: u16) -> (u32, u32) {
-        if self.geo.planes[usize::from(plane)].kind != PlaneKind::Full {
+        if self.geo().planes[usize::from(plane)].kind != PlaneKind::Full {
             return (0, 0);
         }
-        let a = self.cfg.policy.attention;
-        let sealed = (q.tokens / self.geo.page_tokens).min(u64::from(q.blocks())) as u32;
+        let a = self.cfg().policy.attention;
+        let sealed = (q.tokens / self.geo().page_tokens).min(u64::from(q.blocks())) as u32;
         let from = sealed.saturating_sub(u32::from(a.recent)).max(u32::from(a.sinks));
         (u32::from(a.sinks).min(q.blocks()), from.min(q.blocks()))
     }
@@ -246,8 +246,8 @@ impl Paging<'_> {
 
     /// Return the fair share of a plane of the sequence, in pages, and how many pages its contract's budget allows.
     pub(crate) fn fair_share(&self, s: u16, q: &Seq, plane: u16) -> (usize, usize) {
-        let class = usize::from(self.geo.class_of(plane));
-        let share = self.pagers[s].prediction.fair_shares[q.track as usize * self.geo.classes.len() + class];
+        let class = usize::from(self.geo().class_of(plane));
+        let share = self.pagers[s].prediction.fair_shares[q.track as usize * self.geo().classes.len() + class];
         let (sinks, from) = self.always_kept(q, plane);
         let share = share.clamp(sinks + q.blocks() - from, q.blocks()) as usize;
         let budget = match q.contract {

@@ -47,7 +47,7 @@ enum Brought {
 impl Paging<'_> {
     /// Continue the scheduled prefetches in order of need. A later one never overtakes a waiting one: it would take the resources of that one.
     pub(crate) fn send_scheduled(&mut self, s: u16, buf: &mut ActionBuf) {
-        let (now, mut at, mut looks) = (self.now, 0, LOOKS_MAX);
+        let (now, mut at, mut looks) = (self.now(), 0, LOOKS_MAX);
         while let Some(&scheduled) = self.pagers[s].scheduled.list.get(at) {
             if scheduled.done {
                 at += 1;
@@ -75,7 +75,7 @@ impl Paging<'_> {
     }
 
     fn bring(&mut self, s: u16, at: usize, looks: &mut u32, buf: &mut ActionBuf) -> Brought {
-        let planes = self.geo.planes.len() as u16;
+        let planes = self.geo().planes.len() as u16;
         self.read_blocks(s, at, looks, buf);
         loop {
             let prefetch = self.pagers[s].scheduled.list[at];
@@ -107,10 +107,10 @@ impl Paging<'_> {
     fn bring_page(&mut self, s: u16, at: usize, q: &Seq, looks: &mut u32, buf: &mut ActionBuf) -> Option<Brought> {
         let prefetch = self.pagers[s].scheduled.list[at];
         let (index, plane) = prefetch.next;
-        if u64::from(index) < self.geo.first_needed(plane, q.tokens) {
+        if u64::from(index) < self.geo().first_needed(plane, q.tokens) {
             return None;
         }
-        let page = self.geo.page(self.seq_block(s, prefetch.seq, index), plane);
+        let page = self.geo().page(self.seq_block(s, prefetch.seq, index), plane);
         if self.find_copy(page, s).is_some() {
             // The page was unused for long, or parking made it the first to be evicted: the next search for a frame would take it.
             let limit = self.unneeded_before(s);
@@ -136,7 +136,7 @@ impl Paging<'_> {
                 false => None,
             };
         }
-        let class = self.geo.class_of_page(page);
+        let class = self.geo().class_of_page(page);
         if u64::from(self.pagers[s].scheduled.in_flight) >= self.loads_allowed(s, class) {
             return Some(Brought::Waiting);
         }
@@ -166,8 +166,8 @@ impl Paging<'_> {
         if rate <= 0.0 {
             return UNMEASURED_LOADS;
         }
-        let percent = u64::from(self.cfg.policy.attention.bandwidth_percent);
-        let page_bytes = u64::from(self.geo.classes[usize::from(class)].page_bytes);
+        let percent = u64::from(self.cfg().policy.attention.bandwidth_percent);
+        let page_bytes = u64::from(self.geo().classes[usize::from(class)].page_bytes);
         ((rate * AHEAD_US as f32) as u64 * percent / 100 / page_bytes).max(LOADS_MIN)
     }
 
@@ -190,7 +190,7 @@ impl Paging<'_> {
     /// page touched since `limit` belongs to a running sequence.
     fn may_take(&self, s: u16, f: u32, limit: u32, prefetch: &ScheduledPrefetch) -> bool {
         let frame = &self.tier0(s).frames[f as usize];
-        let block = self.block(self.geo.block_of(frame.page));
+        let block = self.block(self.geo().block_of(frame.page));
         if block.refs() == 0 {
             return true;
         }
@@ -200,7 +200,7 @@ impl Paging<'_> {
             // needs its pages.
             Some(q) if q.parked && (block.seq == prefetch.seq || q.busy != 0) => false,
             Some(q) if q.parked => {
-                !(is_expected(q, self.now) && q.due_us <= prefetch.due_us) && (old || block.refs() == 1)
+                !(is_expected(q, self.now()) && q.due_us <= prefetch.due_us) && (old || block.refs() == 1)
             }
             Some(q) => old && (frame.stamp == 0 || q.stamp < limit),
             None => old && !frame.scheduled,
@@ -213,7 +213,7 @@ impl Paging<'_> {
         if self.disk.used() == 0 {
             return Fetch::UnderWay;
         }
-        let planes = (0, self.geo.planes.len() as u16);
+        let planes = (0, self.geo().planes.len() as u16);
         let want = Want { class: IoClass::Prefetch, reason: Reason::Scheduled, take: Take::Spare, planes };
         let mut first = None;
         let scheduled = |t: &&crate::tables::disk::Transfer| t.kind == IoKind::Read && t.reason == Reason::Scheduled;
@@ -228,7 +228,7 @@ impl Paging<'_> {
             let b = self.seq_block(s, prefetch.seq, prefetch.read);
             *looks = looks.saturating_sub(planes.1.into());
             let needed =
-                |page: &u32| u64::from(prefetch.read) >= self.geo.first_needed(self.geo.plane_of(*page), q.tokens);
+                |page: &u32| u64::from(prefetch.read) >= self.geo().first_needed(self.geo().plane_of(*page), q.tokens);
             let missing = |page: &u32| {
                 let known = self.page(*page).reading() || self.find_copy(*page, s).is_some();
                 self.only_on_disk(*page) && !known && needed(page)

@@ -138,7 +138,7 @@ impl Paging<'_> {
         if in_us == 0 {
             return;
         }
-        let due_us = self.now.saturating_add(in_us).max(1);
+        let due_us = self.now().saturating_add(in_us).max(1);
         self.seq_mut(s, seq).due_us = due_us;
         self.pagers[s].dues += 1;
         self.queue(s, seq);
@@ -176,7 +176,7 @@ impl Paging<'_> {
 
     /// Fill free places in the list with the waiting sequences that are due first.
     fn queue_next(&mut self, s: u16) {
-        let now = self.now;
+        let now = self.now();
         loop {
             let list = &self.pagers[s].scheduled.list;
             let queued = list.iter().filter(|prefetch| !prefetch.advised).count();
@@ -196,7 +196,7 @@ impl Paging<'_> {
     pub(crate) fn schedule_advised(&mut self, s: u16, seq: SeqId, first: u32, end: u32) {
         let scheduled = ScheduledPrefetch {
             seq,
-            due_us: self.now,
+            due_us: self.now(),
             starts_us: 0,
             look_us: u64::MAX,
             again_us: 0,
@@ -216,7 +216,7 @@ impl Paging<'_> {
         if self.pagers[s].scheduled.list.is_empty() {
             return;
         }
-        let now = self.now;
+        let now = self.now();
         let list = &mut self.pagers[s].scheduled.list;
         let before = list.len();
         list.retain(|prefetch| prefetch.advised || prefetch.due_us.saturating_add(GRACE_US) > now);
@@ -228,7 +228,7 @@ impl Paging<'_> {
 
     /// Compute when each sequence's work must start: the last one's as late as possible, and each earlier one's before that.
     fn schedule(&mut self, s: u16) {
-        let now = self.now;
+        let now = self.now();
         for at in 0..self.pagers[s].scheduled.list.len() {
             let prefetch = self.pagers[s].scheduled.list[at];
             if !prefetch.done && prefetch.look_us <= now {
@@ -272,7 +272,7 @@ impl Paging<'_> {
         for at in 0..samples {
             let b = self.seq_block(s, seq, (u64::from(at) * u64::from(blocks) / u64::from(samples)) as u32);
             for page in self.pages_of(b) {
-                let bytes = u64::from(self.geo.classes[usize::from(self.geo.class_of_page(page))].page_bytes);
+                let bytes = u64::from(self.geo().classes[usize::from(self.geo().class_of_page(page))].page_bytes);
                 all += bytes;
                 far += if self.only_on_disk(page) && self.page(page).frame == NONE { bytes } else { 0 };
             }

@@ -11,10 +11,10 @@ impl Paging<'_> {
         if q.due_us == 0 {
             return;
         }
-        for plane in 0..self.geo.planes.len() as u16 {
+        for plane in 0..self.geo().planes.len() as u16 {
             let (sinks, from) = self.walked(s, &q, plane);
-            for index in (self.geo.first_needed(plane, q.tokens) as u32).min(q.blocks())..q.blocks() {
-                let page = self.geo.page(self.seq_block(s, seq, index), plane);
+            for index in (self.geo().first_needed(plane, q.tokens) as u32).min(q.blocks())..q.blocks() {
+                let page = self.geo().page(self.seq_block(s, seq, index), plane);
                 let state = *self.page(page);
                 let Some(f) = self.find_copy(page, s) else {
                     let must = index < sinks || index >= from;

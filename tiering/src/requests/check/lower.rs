@@ -20,7 +20,7 @@ impl Requests {
             for (at, page) in self.host.in_transfer(&t.frames) {
                 let on = self.host.list_of(at);
                 ensure!(on == HostOn::Moving, "host frame {at} is in a transfer but not marked as moving: {on:?}");
-                ensure!(self.geo.block_of(page) == t.block, "transfer {i} has page {page} of another block");
+                ensure!(self.geo().block_of(page) == t.block, "transfer {i} has page {page} of another block");
                 ensure!(before < Some(page), "transfer {i}: pages are out of order");
                 before = Some(page);
                 let pages = if t.kind == IoKind::Read { &mut seen.reading } else { &mut seen.writing };
@@ -31,8 +31,8 @@ impl Requests {
     }
 
     pub(crate) fn check_host(&self, seen: &Seen) -> Result<(), String> {
-        let mut used = vec![0u64; self.geo.classes.len()];
-        let mut mapped = vec![0u64; self.geo.classes.len()];
+        let mut used = vec![0u64; self.geo().classes.len()];
+        let mut mapped = vec![0u64; self.geo().classes.len()];
         let mut owners: BTreeMap<u32, u32> = BTreeMap::new();
         let (mut reading, mut writing) = (0, 0);
         for (p, page) in self.pages().iter().enumerate() {
@@ -79,14 +79,14 @@ impl Requests {
             quarantined += u64::from(late > 0 && self.host.page_in(at, self.host.class_of(at)).is_none());
         }
         ensure!(quarantined == self.host.quarantined(), "quarantined host frames differ, counted {quarantined}");
-        for class in 0..self.geo.classes.len() as u8 {
+        for class in 0..self.geo().classes.len() as u8 {
             let copies = |j: &&crate::sessions::JobRec| {
                 let page = match j.task {
                     Task::CopyIn | Task::Scatter | Task::Gather => j.page,
                     Task::CopyInAs => j.source,
                     _ => return false,
                 };
-                j.live && !j.late && self.geo.class_of_page(page) == class
+                j.live && !j.late && self.geo().class_of_page(page) == class
             };
             let copying = self.sessions().iter().flat_map(|s| &s.jobs.recs).filter(copies).count() as u64;
             let moving = seen.writing.keys().filter(|&&at| self.host.class_of(at) == class).count() as u64;

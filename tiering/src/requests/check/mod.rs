@@ -44,7 +44,7 @@ impl Requests {
             }
             for &page in &self.lost[s].reading {
                 *seen.loads.entry(page).or_default() += 1;
-                *seen.in_flight.entry(self.geo.block_of(page)).or_default() += 1;
+                *seen.in_flight.entry(self.geo().block_of(page)).or_default() += 1;
             }
             if self.session(s).life == Life::Live {
                 self.check_jobs(s, &mut seen)?;
@@ -67,7 +67,7 @@ impl Requests {
     fn check_jobs(&self, s: u16, seen: &mut Seen) -> Result<(), String> {
         let mut pending: BTreeMap<u32, u32> = BTreeMap::new();
         for (slot, job) in self.session(s).jobs.recs.iter().enumerate().filter(|(_, j)| j.live) {
-            let mut add = |page: u32| *seen.in_flight.entry(self.geo.block_of(page)).or_default() += 1;
+            let mut add = |page: u32| *seen.in_flight.entry(self.geo().block_of(page)).or_default() += 1;
             if job.op != NONE {
                 *pending.entry(job.op).or_default() += 1;
             }
@@ -149,7 +149,7 @@ impl Requests {
             }
         }
         let copied = |j: &&JobRec| j.live && matches!(j.task, Task::Gather | Task::Scatter);
-        let stride = |page: u32| u64::from(self.geo.classes[usize::from(self.geo.class_of_page(page))].stride);
+        let stride = |page: u32| u64::from(self.geo().classes[usize::from(self.geo().class_of_page(page))].stride);
         let bytes: u64 = self.session(s).jobs.recs.iter().filter(copied).map(|j| stride(j.page)).sum();
         ensure!(
             self.session(s).copy_bytes == bytes,
@@ -256,13 +256,13 @@ impl Requests {
                     let waits = matches!(frame.on, On::Evict | On::EvictLater);
                     ensure!(waits || frame.job != NONE, "session {s}: frame {f} is invalidated without a job");
                     if waits {
-                        *seen.in_flight.entry(self.geo.block_of(frame.page)).or_default() += 1;
+                        *seen.in_flight.entry(self.geo().block_of(frame.page)).or_default() += 1;
                         *seen.invalidating.entry(frame.page).or_default() += 1;
                     }
                 }
                 FrameState::Incoming | FrameState::Present => {
                     ensure!(
-                        usize::from(self.geo.class_of_page(frame.page)) == class,
+                        usize::from(self.geo().class_of_page(frame.page)) == class,
                         "session {s}: frame {f} and page {} differ in size class",
                         frame.page
                     );
@@ -272,7 +272,7 @@ impl Requests {
                         frame.page
                     );
                     if frame.on == On::Drop {
-                        *seen.in_flight.entry(self.geo.block_of(frame.page)).or_default() += 1;
+                        *seen.in_flight.entry(self.geo().block_of(frame.page)).or_default() += 1;
                     }
                     self.check_listing(s, f as u32)?;
                 }
@@ -281,7 +281,7 @@ impl Requests {
         for b in 0..self.blocks().recs.len() as u32 {
             let block = self.block(b);
             if block.state == BlockState::Unsealed && !block.parked && block.home == s {
-                for (sum, class) in unsealed.iter_mut().zip(&self.geo.classes) {
+                for (sum, class) in unsealed.iter_mut().zip(&self.geo().classes) {
                     *sum += u64::from(class.planes);
                 }
             }
@@ -295,7 +295,7 @@ impl Requests {
                 .map(|Acquire { range, pinned }| {
                     let planes = u32::from(range.planes);
                     (pinned..range.count * planes)
-                        .filter(|j| usize::from(self.geo.class_of(range.plane + (j % planes) as u16)) == i)
+                        .filter(|j| usize::from(self.geo().class_of(range.plane + (j % planes) as u16)) == i)
                         .count() as u64
                 })
                 .sum();
@@ -334,7 +334,7 @@ impl Requests {
         ensure!(fits, "session {s}: mapped frame {f}: {frame:?}");
         if matches!(frame.state, FrameState::Present | FrameState::Invalidating) {
             *seen.mappings.entry(frame.page).or_default() += 1;
-            let state = self.block(self.geo.block_of(frame.page)).state;
+            let state = self.block(self.geo().block_of(frame.page)).state;
             let whole = matches!(state, BlockState::Sealed | BlockState::Dying);
             ensure!(whole, "session {s}: mapped frame {f} shows a page of a {state:?} block");
         }
@@ -344,7 +344,7 @@ impl Requests {
     /// Check that a frame in an evictable list shows a page that may be evicted.
     fn check_listing(&self, s: u16, f: u32) -> Result<(), String> {
         let frame = self.frame(s, f);
-        let block = self.block(self.geo.block_of(frame.page));
+        let block = self.block(self.geo().block_of(frame.page));
         let page = self.page(frame.page);
         if !matches!(frame.on, On::Clean | On::Refused | On::Dirty | On::Early | On::Stream | On::Outgoing)
             || frame.state == FrameState::Incoming
@@ -369,10 +369,10 @@ impl Requests {
             ensure!(q.is_live() || q.blocks() == 0, "session {s}: dead sequence {i} has blocks");
             // A lease that is being loaded from is checked again later.
             let watched = self.copiers[s].lease_ends_at
-                <= q.leased_until.max(self.now.saturating_add(crate::block_api::LEASE_AGAIN_US));
+                <= q.leased_until.max(self.now().saturating_add(crate::block_api::LEASE_AGAIN_US));
             ensure!(!q.is_live() || !q.is_lease() || watched, "session {s}: no timer covers lease {i}");
             ensure!(
-                q.tokens <= u64::from(q.blocks()) * self.geo.page_tokens,
+                q.tokens <= u64::from(q.blocks()) * self.geo().page_tokens,
                 "session {s}: sequence {i} has more tokens than its blocks hold"
             );
             for index in 0..q.blocks() {
@@ -443,7 +443,7 @@ impl Requests {
     fn check_pages(&self, seen: &Seen) -> Result<(), String> {
         for (p, page) in self.pages().iter().enumerate() {
             let p = p as u32;
-            let b = self.geo.block_of(p);
+            let b = self.geo().block_of(p);
             let loads = seen.loads.get(&p).copied().unwrap_or(0);
             ensure!(page.loads == loads, "page {p}: {} loads, counted {loads}", page.loads);
             let invalidating = seen.invalidating.get(&p).copied().unwrap_or(0);
@@ -479,13 +479,13 @@ impl Requests {
 
     /// Check the pages charged to sessions and the host frames committed to them.
     fn check_committed(&self) -> Result<(), String> {
-        let classes = self.geo.classes.len();
+        let classes = self.geo().classes.len();
         let mut charged = vec![vec![0u64; classes]; usize::from(self.sessions().len())];
         let mut committed = vec![0u64; classes];
         let mut promised = 0;
         for (b, block) in self.blocks().recs.iter().enumerate().filter(|(_, b)| b.refs() > 0) {
             for page in self.pages_of(b as u32) {
-                let class = usize::from(self.geo.class_of_page(page));
+                let class = usize::from(self.geo().class_of_page(page));
                 if self.page(page).out_of_window() {
                     continue;
                 }
@@ -503,7 +503,7 @@ impl Requests {
                     c.committed,
                     charged[s][class]
                 );
-                let pages = u64::from(tier0.guaranteed_blocks) * u64::from(self.geo.classes[class].planes);
+                let pages = u64::from(tier0.guaranteed_blocks) * u64::from(self.geo().classes[class].planes);
                 ensure!(c.guaranteed == pages, "session {s} class {class}: guaranteed {}, not {pages}", c.guaranteed);
                 committed[class] += charged[s][class].max(pages).saturating_sub(c.room());
             }
