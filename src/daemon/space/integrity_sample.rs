@@ -31,21 +31,13 @@ impl SampleStats {
     }
 }
 
-impl SampleStats {
-    /// Count pages compared before a write, and those that differed.
-    pub fn count_written(&mut self, checked: u64, failed: u64) {
-        self.written_checked += checked;
-        self.written_failed += failed;
-    }
-}
-
 /// Digests by host frame.
 #[derive(Debug)]
 pub(super) struct IntegritySample {
     /// One page in `one_in` is in the sample; 0: none.
     one_in: u32,
     slabs: Vec<Digests>,
-    pub stats: SampleStats,
+    stats: SampleStats,
 }
 
 /// Digests of one slab; empty if the space does not hold it.
@@ -119,6 +111,17 @@ impl IntegritySample {
                 self.stats.failed += 1;
             }
         }
+    }
+
+    /// Count pages compared before a write, and those that differed.
+    pub fn count_written(&mut self, checked: u64, failed: u64) {
+        self.stats.written_checked += checked;
+        self.stats.written_failed += failed;
+    }
+
+    /// Return the counters.
+    pub fn stats(&self) -> SampleStats {
+        self.stats
     }
 
     /// Set the digest of the page in a frame.

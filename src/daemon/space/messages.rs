@@ -1,10 +1,14 @@
-//! Messages to and from core threads.
+//! What a core thread is started with, and messages to and from it.
 
 use super::operate::Operate;
+use crate::host::NodeMessage;
+use crate::session::Registry;
+use crate::trace::Tracer;
 use crossbeam::channel::Sender;
 use kvtide_format::log::Blocks;
-use kvtide_nvme::{Memory, SlabCode};
-use kvtide_tiering::api::Policy;
+use kvtide_nvme::{Disk, Memory, SlabCode};
+use kvtide_rt::mail::Address;
+use kvtide_tiering::api::{Policy, SpaceConfig};
 use kvtide_tiering::node::DiskGrant;
 use kvtide_wire::hello::{Limits, Protocol, Slab};
 use kvtide_wire::os::memfd::Memfd;
@@ -13,7 +17,42 @@ use kvtide_wire::os::socket::{Peer, Socket};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Parameters of a core thread.
+#[derive(Debug)]
+pub(crate) struct Spec {
+    /// Number of the space.
+    pub number: u32,
+    /// Name given by its first engine.
+    pub name: String,
+    /// Name of its domain.
+    pub domain: String,
+    /// Identity of the last engine of another space with this name that runs and has blocks; empty if there is none.
+    pub other_identity: String,
+    /// Geometry, limits, policy.
+    pub config: SpaceConfig,
+    /// Spin time before it sleeps.
+    pub spin: Duration,
+    /// Bytes of input that the flight recorder keeps; 0: off.
+    pub recorder_bytes: u64,
+    /// One page in this many is in the integrity sample; 0: none.
+    pub sample_one_in: u32,
+    /// Directory for recordings.
+    pub dir: PathBuf,
+    /// Address for its reports.
+    pub control: Address<Report>,
+    /// Address of the host thread, which grants host memory and disk regions.
+    pub node: Address<NodeMessage>,
+    /// First message to the host thread.
+    pub join: NodeMessage,
+    /// Disks of the NVMe tier, in the node's order.
+    pub disks: Arc<[Disk]>,
+    /// The daemon's sessions.
+    pub registry: Registry,
+    /// Makes spans of traced requests, if the daemon traces.
+    pub tracer: Option<Tracer>,
+}
 
 /// Messages to a core thread.
 #[derive(Debug)]
@@ -27,7 +66,7 @@ pub(crate) enum SpaceMessage {
         /// Size class.
         class: u8,
     },
-    /// Another space needs host memory: return idle slabs. Answered by [`crate::host::NodeMessage::Reclaimed`].
+    /// Another space needs host memory: return idle slabs. Answered by [`NodeMessage::Reclaimed`].
     Reclaim {
         /// If no slab is idle, empty one of unreferenced cached blocks.
         cached: bool,

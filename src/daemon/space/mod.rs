@@ -9,31 +9,26 @@
 //!                          host thread
 //! ```
 //!
-//! [`run`] is the loop: work, spin, sleep. [`serve`] passes engines' input to the core, [`deliver`] the core's actions to engines,
-//! [`nvme`] those for disks; [`integrity_sample`] verifies a sample of pages end to end; [`attach`], [`end`] and [`read`] handle rare
-//! events, [`operate`] what operators ask, [`restore`] the recovery before the first session.
+//! [`run`] is the loop: work, spin, sleep. It calls [`serve`], which passes events to the core and executes the core's actions on the
+//! parts of a space. Each part owns its facts in private fields and calls no part above it: [`flight`] the core, [`sessions`] entries,
+//! requests and jobs, [`nvme`] regions, transfers and log requests, [`slabs`] host memory, [`integrity_sample`] digests of pages.
 //!
 //! Must not depend on how a peer became a session, nor on where host memory and disk regions come from.
 
-mod attach;
 mod clock;
-mod deliver;
-mod end;
 mod flight;
 mod integrity_sample;
 mod messages;
 mod nvme;
 mod operate;
-mod read;
-mod restore;
 mod run;
 mod serve;
-mod session_entries;
+mod sessions;
 mod slabs;
 mod sleep;
 mod status;
 
-pub(crate) use messages::{AttachRequest, Granted, Left, Reconfigure, Region, Report, SpaceMessage};
+pub(crate) use messages::{AttachRequest, Granted, Left, Reconfigure, Region, Report, SpaceMessage, Spec};
 pub(crate) use operate::{Operate, Operated, Operation};
-pub(crate) use run::{SpaceThread, Spec};
+pub(crate) use run::SpaceThread;
 pub use status::{SessionStatus, SpaceStatus};

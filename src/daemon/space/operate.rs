@@ -1,6 +1,5 @@
 //! What operators ask of a space: find a block, or why it is not cached; pin it, evict it.
 
-use super::serve::Space;
 use crate::trace::TracedLookup;
 use kvtide_tiering::api::Event;
 use kvtide_tiering::{Absence, EntryStatus};
@@ -53,43 +52,14 @@ pub(crate) struct Operated {
     pub pinned_max: u32,
 }
 
-impl Space {
-    /// Execute an operation, and answer it.
-    pub fn operate(&mut self, now_us: u64, asked: Operate) {
-        let before = self.core.counters().evicted_by_hand;
-        let hash = match asked.operation {
-            Operation::Find(hash) => Some(hash),
-            Operation::Pin(hash) => {
-                self.tell(now_us, Event::Pin { hash, pinned: true });
-                Some(hash)
-            }
-            Operation::Unpin(hash) => {
-                self.tell(now_us, Event::Pin { hash, pinned: false });
-                Some(hash)
-            }
-            Operation::Evict(hash) => {
-                self.tell(now_us, Event::Evict { hash });
-                hash
-            }
-        };
-        let entry = hash.and_then(|hash| self.core.entry(hash));
-        let absence = hash.and_then(|hash| self.core.absence(hash));
-        let since = |at_us: u64| Duration::from_micros(now_us.saturating_sub(at_us));
-        // The digits of a trace id are a number, those of a hash its bytes, lowest first.
-        let lookup = hash.and_then(|hash| self.tracer.as_ref()?.lookup_of(hash.swap_bytes()));
-        let users = entry.iter().flat_map(|entry| entry.sessions.iter().copied());
-        let sessions = users.filter_map(|id| Some(self.session_entries.peer(id)?.number)).collect();
-        // The operator may have stopped waiting.
-        let _ = asked.answer.send(Operated {
-            sessions,
-            entry,
-            absence: absence.map(|absence| (absence, since(absence.at_us))),
-            lookup: lookup.map(|lookup| (lookup, since(lookup.at_us))),
-            known: since(self.core.absences_known_since_us()),
-            identity: Arc::clone(&self.identity),
-            evicted: self.core.counters().evicted_by_hand - before,
-            left: self.core.occupancy().published,
-            pinned_max: self.core.pinned_max(),
-        });
+impl Operation {
+    /// Return the block that it names, and its event for the core.
+    pub fn event(self) -> (Option<u128>, Option<Event<'static>>) {
+        match self {
+            Operation::Find(hash) => (Some(hash), None),
+            Operation::Pin(hash) => (Some(hash), Some(Event::Pin { hash, pinned: true })),
+            Operation::Unpin(hash) => (Some(hash), Some(Event::Pin { hash, pinned: false })),
+            Operation::Evict(hash) => (hash, Some(Event::Evict { hash })),
+        }
     }
 }

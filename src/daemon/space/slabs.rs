@@ -16,7 +16,9 @@ pub(crate) struct Slabs {
     /// Indexed by id, for transfers.
     held: Vec<Option<Held>>,
     /// Number of slabs returned so far.
-    pub returned: u64,
+    returned: u64,
+    /// The same before the node's request that is not answered yet.
+    returned_before: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -46,6 +48,16 @@ impl Slabs {
         let held = self.held.get_mut(slab as usize).and_then(Option::take);
         self.returned += 1;
         (held.and_then(|held| held.notice.memfd), Notice { message: SlabGone { slab }.encode().into(), memfd: None })
+    }
+
+    /// Begin to return slabs because the node requests some.
+    pub fn begin_reclaim(&mut self) {
+        self.returned_before = Some(self.returned);
+    }
+
+    /// End the node's request, if there is one. Return whether slabs were returned since.
+    pub fn end_reclaim(&mut self) -> Option<bool> {
+        self.returned_before.take().map(|before| self.returned > before)
     }
 
     /// Remove all slabs, when the space ends.

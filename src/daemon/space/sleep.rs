@@ -3,7 +3,7 @@
 //! Reported events are only hints: an entry may have a new session by the time it is checked.
 
 use super::messages::SpaceMessage;
-use super::session_entries::SessionEntries;
+use super::sessions::Sessions;
 use crate::error::Error;
 use kvtide_nvme::{LogRequest, Transfer};
 use kvtide_rt::mail::Mailbox;
@@ -62,16 +62,15 @@ impl Sleeper {
     }
 
     /// Watch new sessions, and the sockets of sessions with waiting messages.
-    pub fn watch(&mut self, session_entries: &mut SessionEntries, new_sessions: &mut Vec<SessionId>) {
-        for session_id in new_sessions.drain(..) {
-            let Some(peer) = session_entries.peer(session_id) else { continue };
-            self.add(&peer.pidfd, session_id, PROCESS);
-            if let Some(session) = &peer.session {
+    pub fn watch(&mut self, sessions: &mut Sessions) {
+        for (session_id, process, session) in sessions.take_new() {
+            self.add(process, session_id, PROCESS);
+            if let Some(session) = session {
                 self.add(&session.bell, session_id, BELL);
                 self.add(&session.socket, session_id, SOCKET);
             }
         }
-        for (session_id, session) in session_entries.sessions() {
+        for (session_id, session) in sessions.sessions() {
             let (wanted, known) =
                 (session.has_notices(), self.crowded.iter().position(|crowded| *crowded == session_id));
             let flags = match (wanted, known) {

@@ -2,7 +2,6 @@
 
 use super::integrity_sample::SampleStats;
 use super::nvme::NvmeStats;
-use super::serve::{Space, ThreadStats};
 use crate::session::{JobTimes, RequestTimes, SessionStats};
 use kvtide_tiering::evict::Advice;
 use kvtide_tiering::{BudgetReport, Counters, Hits, Occupancy};
@@ -71,54 +70,22 @@ pub struct SessionStatus {
     pub stats: SessionStats,
 }
 
-impl Space {
-    /// Publish the status if due.
-    pub fn publish(&mut self) {
-        if self.figures.is_due() {
-            let status = self.status();
-            self.figures.publish(status);
-        }
-    }
-
-    /// Return the current status.
-    fn status(&mut self) -> SpaceStatus {
-        let core = &self.core;
-        let attached = self.session_entries.peers().filter_map(|(session_id, peer)| {
-            let session = peer.session.as_ref()?;
-            let mut hits = core.hits(session_id).unwrap_or_default();
-            hits.load_us += session.stats.load_us;
-            Some(SessionStatus {
-                session: peer.number,
-                hits,
-                requests_in_flight: session.requests_in_flight() as u64,
-                jobs_in_flight: session.jobs_in_flight() as u64,
-                stats: session.stats,
-            })
-        });
-        let mut hits = core.counters().hits;
-        // All shards load the same blocks, at the same time.
-        hits.load_us += self.request_times.load.sum_us / u64::from(core.config().shards);
-        SpaceStatus {
-            hits,
-            attached: attached.collect(),
-            space: self.number,
-            name: self.name.clone(),
-            domain: self.domain.clone(),
-            sessions: self.session_entries.live(),
-            waiting_for_exit: self.session_entries.waiting_for_exit(),
-            slabs: self.slabs.len(),
-            slab_bytes: self.slabs.bytes(),
-            disk_slabs: self.nvme.slabs(),
-            transfers: self.nvme.in_flight(),
-            occupancy: self.core.occupancy(),
-            core: *self.core.counters(),
-            eviction: self.core.eviction_advice(),
-            budget: self.core.budget_report(),
-            stats: self.stats,
-            nvme: self.nvme.stats,
-            sample: self.sample.stats,
-            request_times: self.request_times,
-            job_times: self.job_times,
-        }
-    }
+/// Stats of a space's core thread.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ThreadStats {
+    /// Requests of engines.
+    pub requests: u64,
+    /// Jobs completed by engines.
+    pub jobs: u64,
+    /// Bytes of the successful ones.
+    pub job_bytes: u64,
+    /// Completed transfers between host memory and disks.
+    pub transfers: u64,
+    /// Completed log requests.
+    pub log_requests: u64,
+    /// Restored blocks of an earlier run.
+    pub restored: u64,
+    /// Restored blocks with lost ancestors.
+    pub unreachable: u64,
 }

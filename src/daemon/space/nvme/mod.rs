@@ -52,8 +52,10 @@ pub(super) struct Nvme {
     sampled: Vec<Sampled>,
     /// Slabs of disks out of service that are still held.
     lost: usize,
+    /// Region requests that the node has not answered; a region granted to an ended space would stay unused.
+    asked: u32,
     /// Counts of damaged pages.
-    pub stats: NvmeStats,
+    stats: NvmeStats,
     /// Planes of the last ended read that failed verification.
     bad: Vec<u32>,
 }
@@ -125,10 +127,21 @@ impl Nvme {
             log_requests: LogRequests::new(space, config, disks.len())?,
             sampled: Vec::with_capacity(most),
             lost: 0,
+            asked: 0,
             stats: NvmeStats::default(),
             bad: Vec::with_capacity(page_bytes.len()),
             page_bytes,
         })
+    }
+
+    /// Count a request for a region, which is about to be sent to the node.
+    pub fn ask_region(&mut self) {
+        self.asked += 1;
+    }
+
+    /// Count the node's answer to such a request.
+    pub fn region_answered(&mut self) {
+        self.asked = self.asked.saturating_sub(1);
     }
 
     /// Add a granted region, or an adopted one with its blocks.
@@ -211,6 +224,16 @@ impl Nvme {
     /// Return the number of regions held.
     pub fn slabs(&self) -> usize {
         self.slabs.iter().flatten().count()
+    }
+
+    /// Return the counts of damaged pages.
+    pub fn stats(&self) -> NvmeStats {
+        self.stats
+    }
+
+    /// Return true if no transfer, log request or request for a region is in flight.
+    pub fn is_settled(&self) -> bool {
+        self.in_flight() + self.log_requests_in_flight() == 0 && self.asked == 0
     }
 
     /// Return the transfers in flight.

@@ -294,7 +294,7 @@ fn the_sample_learns_what_is_read_and_what_is_written_must_be_what_it_knows() {
         rustix::io::pwrite(fd, &[fill; 4096], 0).unwrap();
     }
     rig.begin(1, IoKind::Write, AT, 0);
-    assert_eq!((rig.end().status, rig.sample.stats.written_checked), (Status::Ok, 0), "no digest is known yet");
+    assert_eq!((rig.end().status, rig.sample.stats().written_checked), (Status::Ok, 0), "no digest is known yet");
     rig.begin(2, IoKind::Read, AT, 3);
     assert_eq!(rig.sample.known(HostFrame { slab: 1, slot: 3 }), None);
     assert_eq!(rig.end().status, Status::Ok);
@@ -304,13 +304,13 @@ fn the_sample_learns_what_is_read_and_what_is_written_must_be_what_it_knows() {
     let next = DiskSlot { slot: 9, ..AT };
     rig.begin(3, IoKind::Write, next, 3);
     assert_eq!(
-        (rig.end().status, rig.sample.stats.written_checked, rig.sample.stats.written_failed),
+        (rig.end().status, rig.sample.stats().written_checked, rig.sample.stats().written_failed),
         (Status::Ok, 2, 0)
     );
     rustix::io::pwrite(&rig.memory[1], &[4], 3 * 4096 + 77).unwrap();
     rig.begin(4, IoKind::Write, next, 3);
     assert_eq!((rig.end().status, rig.nvme.bad()), (Status::Corrupt, &[1][..]));
-    assert_eq!((rig.sample.stats.written_checked, rig.sample.stats.written_failed), (3, 1));
+    assert_eq!((rig.sample.stats().written_checked, rig.sample.stats().written_failed), (3, 1));
 }
 
 #[test]

@@ -224,7 +224,7 @@ impl Nvme {
                 Status::Corrupt => {
                     // Nothing was written: the pages in host memory differ from their digests.
                     self.take_bad(&transfer);
-                    sample.stats.count_written(self.bad.len() as u64, self.bad.len() as u64);
+                    sample.count_written(self.bad.len() as u64, self.bad.len() as u64);
                     Status::Corrupt
                 }
                 status @ (Status::Io | Status::NoSpace | Status::TimedOut | Status::Canceled) => status,
@@ -284,7 +284,7 @@ impl Nvme {
                 let Some(slab) = self.slabs.get_mut(at.slab as usize).and_then(Option::as_mut) else { return };
                 slab.wrote(transfer);
                 let compared = transfer.parts.iter().filter(|part| part.digest.is_some()).count();
-                sample.stats.count_written(compared as u64, 0);
+                sample.count_written(compared as u64, 0);
             }
         }
     }
