@@ -6,10 +6,7 @@ use kvtide_wire::{
     entry::{JobKind, SAMPLED},
     status::Status,
 };
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::Instant,
-};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One counter.
 #[derive(Debug, Default)]
@@ -73,7 +70,7 @@ impl Counters {
     }
 
     /// Count a boundary that has waited for a page since then.
-    pub fn stalled(&self, since: Instant) {
+    pub fn stalled(&self, since: std::time::Instant) {
         self.stalls.add(1);
         self.stall_ns.add(u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX));
     }

@@ -2,7 +2,7 @@
 
 use super::{
     BlockId, Error, Layout, Options, Result, channel, device, frames,
-    inner::{Inner, Parts},
+    inner::{Inner, Slots},
     lane,
     layout::PlaneLayout,
     options::{bounded, deadline},
@@ -296,10 +296,6 @@ pub(super) fn start(options: Options, connected: Connected) -> Result<Arc<Inner>
         status: Status::System,
         source,
     })?;
-    let parts = Parts {
-        channels: channels.into_iter().map(|state| Some(Box::new(state))).collect(),
-        lanes: lanes.into_iter().map(|state| Some(Box::new(state))).collect(),
-    };
     let layout = layout(&options, &session);
     let copier = Mutex::new(Some(thread));
     Ok(Arc::new(Inner {
@@ -309,7 +305,8 @@ pub(super) fn start(options: Options, connected: Connected) -> Result<Arc<Inner>
         other_identity,
         relay_socket,
         traces,
-        parts: Mutex::new(parts),
+        channels: Slots::new("take channel", channels),
+        lanes: Slots::new("take lane", lanes),
         copier,
     }))
 }

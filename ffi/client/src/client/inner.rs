@@ -8,23 +8,63 @@ use std::{
     thread::JoinHandle,
 };
 
-/// An object that one handle owns at a time. `None`: a handle has it, and returns it when it is dropped.
-pub(crate) type Slot<T> = Option<Box<T>>;
-
-/// Take the object with this index.
-fn take<T>(slots: &mut [Slot<T>], index: u16) -> std::result::Result<Box<T>, Refusal> {
-    let count = slots.len();
-    let Some(slot) = slots.get_mut(usize::from(index)) else {
-        let why = format!("the session attached with {count}, numbered from 0");
-        return Err(Refusal::because(Status::Range, why));
-    };
-    slot.take().ok_or_else(|| Refusal::because(Status::State, "in use, or kept by a reattach: close its handle first"))
+/// Objects that one handle owns at a time. `None`: a handle has it, and returns it when it is dropped.
+pub(crate) struct Slots<T> {
+    /// What it is to take one, for errors.
+    taking: &'static str,
+    slots: Mutex<Vec<Option<Box<T>>>>,
 }
 
-/// The parts of a session that handles own.
-pub(crate) struct Parts {
-    pub channels: Vec<Slot<channel::State>>,
-    pub lanes: Vec<Slot<lane::State>>,
+impl<T> Slots<T> {
+    pub fn new(taking: &'static str, states: Vec<T>) -> Slots<T> {
+        Slots { taking, slots: Mutex::new(states.into_iter().map(|state| Some(Box::new(state))).collect()) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Option<Box<T>>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Take the object with this index.
+    pub fn take(&self, session: &Session, index: u16) -> Result<Box<T>> {
+        const TAKEN: &str = "in use, or kept by a reattach: close its handle first";
+        let refused = |refusal: Refusal| Error::refused(self.taking, u64::from(index), refusal);
+        session.ours().map_err(|status| refused(status.into()))?;
+        let mut slots = self.lock();
+        let none = format!("the session attached with {}, numbered from 0", slots.len());
+        let slot = slots.get_mut(usize::from(index)).ok_or_else(|| refused(Refusal::because(Status::Range, none)))?;
+        slot.take().ok_or_else(|| refused(Refusal::because(Status::State, TAKEN)))
+    }
+
+    /// Make an object available again.
+    pub fn give(&self, index: u16, state: Box<T>) {
+        if let Some(slot) = self.lock().get_mut(usize::from(index)) {
+            *slot = Some(state);
+        }
+    }
+}
+
+/// All objects, for a reattach. Returned on drop.
+#[allow(clippy::vec_box)] // moved in the form in which they are kept
+pub(crate) struct Held<'a, T> {
+    slots: &'a Slots<T>,
+    pub states: Vec<Box<T>>,
+}
+
+impl<'a, T> Held<'a, T> {
+    pub fn all(slots: &'a Slots<T>, session: &Session) -> Result<Held<'a, T>> {
+        let mut held = Held { slots, states: Vec::new() };
+        let count = slots.lock().len() as u16;
+        for index in 0..count {
+            held.states.push(slots.take(session, index)?);
+        }
+        Ok(held)
+    }
+}
+
+impl<T> Drop for Held<'_, T> {
+    fn drop(&mut self) {
+        (0..).zip(self.states.drain(..)).for_each(|(index, state)| self.slots.give(index, state));
+    }
 }
 
 /// One attached session. The last handle stops the copy thread.
@@ -38,40 +78,15 @@ pub(crate) struct Inner {
     pub relay_socket: String,
     /// See [`super::Client::traces`].
     pub traces: bool,
-    pub parts: Mutex<Parts>,
+    pub channels: Slots<channel::State>,
+    pub lanes: Slots<lane::State>,
     pub copier: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Inner {
-    fn parts(&self) -> MutexGuard<'_, Parts> {
-        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn take_channel(&self, index: u16) -> Result<Box<channel::State>> {
-        let taken = self.session.ours().map_err(Refusal::from).and_then(|()| take(&mut self.parts().channels, index));
-        taken.map_err(|refusal| Error::refused("take channel", u64::from(index), refusal))
-    }
-
-    pub fn give_channel(&self, index: u16, state: Box<channel::State>) {
-        if let Some(slot) = self.parts().channels.get_mut(usize::from(index)) {
-            *slot = Some(state);
-        }
-    }
-
     /// Process the answers of channels that no handle owns. The next owner receives the results.
     pub fn hear_free_channels(&self) {
-        self.parts().channels.iter_mut().flatten().for_each(|state| state.progress());
-    }
-
-    pub fn take_lane(&self, index: u16) -> Result<Box<lane::State>> {
-        let taken = self.session.ours().map_err(Refusal::from).and_then(|()| take(&mut self.parts().lanes, index));
-        taken.map_err(|refusal| Error::refused("take lane", u64::from(index), refusal))
-    }
-
-    pub fn give_lane(&self, index: u16, state: Box<lane::State>) {
-        if let Some(slot) = self.parts().lanes.get_mut(usize::from(index)) {
-            *slot = Some(state);
-        }
+        self.channels.lock().iter_mut().flatten().for_each(|state| state.progress());
     }
 
     /// Stop the copy thread, and wait for the round that it may be in.

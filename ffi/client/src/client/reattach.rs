@@ -5,7 +5,11 @@
 //! the new mover adopts the frames. No job is processed before the last frame is adopted: the daemon may use a block in its plans
 //! as soon as it has answered.
 
-use super::{Error, Options, Refusal, Result, attach, channel, inner::Inner, lane, options::deadline};
+use super::{
+    Error, Options, Refusal, Result, attach, channel,
+    inner::{Held, Inner},
+    options::deadline,
+};
 use crate::agent::{
     attention::Contract,
     protocol::{Shared, seqs::SeqState},
@@ -15,38 +19,6 @@ use kvtide_types::Request as WireRequest;
 use kvtide_wire::{entry::NONE_U32, status::Status};
 use std::{collections::HashMap, path::Path, sync::Arc, time::Instant};
 
-/// The old session's handles. Returned on drop, unless the reattach succeeds.
-#[allow(clippy::vec_box)] // moved in the form in which they are kept
-struct Held<'a> {
-    inner: &'a Inner,
-    channels: Vec<Box<channel::State>>,
-    lanes: Vec<Box<lane::State>>,
-}
-
-impl<'a> Held<'a> {
-    fn take(inner: &'a Inner) -> Result<Held<'a>> {
-        let mut held = Held { inner, channels: Vec::new(), lanes: Vec::new() };
-        for index in 0..inner.options.channels {
-            held.channels.push(inner.take_channel(index)?);
-        }
-        for index in 0..inner.options.lanes {
-            held.lanes.push(inner.take_lane(index)?);
-        }
-        Ok(held)
-    }
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        for (index, state) in self.channels.drain(..).enumerate() {
-            self.inner.give_channel(index as u16, state);
-        }
-        for (index, state) in self.lanes.drain(..).enumerate() {
-            self.inner.give_lane(index as u16, state);
-        }
-    }
-}
-
 pub(super) fn reattach(old: &Inner, socket: &Path) -> Result<Arc<Inner>> {
     let error = |status| Error::call("reattach", 0, status);
     old.session.ours().map_err(error)?;
@@ -54,7 +26,8 @@ pub(super) fn reattach(old: &Inner, socket: &Path) -> Result<Arc<Inner>> {
         let alive = Refusal::because(Status::State, "the session is alive: its daemon has not died");
         return Err(Error::refused("reattach", 0, alive));
     }
-    let mut held = Held::take(old)?;
+    let mut channels = Held::all(&old.channels, &old.session)?;
+    let mut lanes = Held::all(&old.lanes, &old.session)?;
     old.stop();
     let until = deadline(old.options.timeout);
     old.session.copy_loop().settle(until).map_err(error)?;
@@ -67,14 +40,14 @@ pub(super) fn reattach(old: &Inner, socket: &Path) -> Result<Arc<Inner>> {
         blocks: HashMap::new(),
         deadline: deadline(options.timeout),
     };
-    for (was, now) in held.channels.iter().zip(&mut connected.channels) {
-        for seq in was.live_sequences() {
+    for (was, now) in channels.states.iter_mut().zip(&mut connected.channels) {
+        for seq in was.sequences().live() {
             adoption.sequence(seq, now).map_err(|status| Error::call("declare sequence", u64::from(seq), status))?;
         }
     }
     let inner = attach::start(options, connected)?;
-    held.channels.clear();
-    held.lanes.clear();
+    channels.states.clear();
+    lanes.states.clear();
     Ok(inner)
 }
 
@@ -104,7 +77,7 @@ impl Adoption<'_> {
             Err(status @ (Status::Daemon | Status::TimedOut | Status::Fork)) => return Err(status),
             Err(_) => seqs.lose(seq),
         }
-        channel.take_over(seq);
+        channel.sequences().take_over(seq);
         Ok(())
     }
 

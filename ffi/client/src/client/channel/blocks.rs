@@ -66,7 +66,7 @@ impl Channel {
     pub fn lease(&mut self, hash: u128, count: u32, time: Duration, timeout: Duration) -> Result<Leased> {
         let leased = |outcome| if let Outcome::Lease(leased) = outcome { Some(leased) } else { None };
         let request = Request::Lease { hash, count, time };
-        self.blocking("lease a prefix of blocks", u64::from(count), request, timeout, leased)
+        self.blocking("lease a prefix of blocks", count, request, timeout, leased)
     }
 
     /// Copy blocks of a lease, from block index `first` on, into `blocks` of the engine's memory. Once it has returned, with any
@@ -82,8 +82,7 @@ impl Channel {
     /// blocks. After `TimedOut` or `Daemon`, parts may have been copied. The failure of single blocks is no error:
     /// [`Copied::failed`] lists them.
     pub fn load(&mut self, lease: SeqId, first: u32, blocks: &[u32], timeout: Duration) -> Result<Copied> {
-        self.check(LOAD, blocks.len(), blocks, Some((lease, first)))?;
-        self.in_parts(LOAD, blocks.len(), WORDS_MAX, timeout, |part| Request::Load {
+        self.in_parts((LOAD, WORDS_MAX), blocks, Some((lease, first)), timeout, |part| Request::Load {
             lease,
             first: first + part.start as u32,
             blocks: &blocks[part],
@@ -110,8 +109,7 @@ impl Channel {
     ) -> Result<Copied> {
         let placed = pair(hashes, blocks).and_then(|()| place(first, parent, hashes));
         placed.map_err(|refusal| Error::refused(STORE, blocks.len() as u64, refusal))?;
-        self.check(STORE, blocks.len(), blocks, None)?;
-        self.in_parts(STORE, blocks.len(), HASHED_BLOCKS_MAX, timeout, |part| {
+        self.in_parts((STORE, HASHED_BLOCKS_MAX), blocks, None, timeout, |part| {
             // Each part's parent is the last block that the previous part stored.
             let parent = part.start.checked_sub(1).map_or(parent, |last| hashes[last]);
             let first = first + part.start as u32;
@@ -119,22 +117,18 @@ impl Channel {
         })
     }
 
-    /// Check all of a call on `count` blocks before its first request is sent: the engine's blocks, and those that it reads, from
-    /// an index of a lease on.
-    fn check(&mut self, doing: &'static str, count: usize, blocks: &[u32], reads: Option<(SeqId, u32)>) -> Result<()> {
-        let checked = self.state(doing, count as u64)?.check_copy(count, blocks, reads);
-        checked.map_err(|refusal| Error::refused(doing, count as u64, refusal))
-    }
-
-    /// Run a call on `count` blocks as requests of at most `most` blocks, one after another. [`Channel::check`] must have passed.
+    /// Run a call on blocks as requests of at most `most` blocks, one after another. All of it is checked before the first request
+    /// is sent: the engine's blocks, and those that it reads, from an index of a lease on.
     fn in_parts<'a>(
         &mut self,
-        doing: &'static str,
-        count: usize,
-        most: usize,
+        (doing, most): (&'static str, usize),
+        blocks: &[u32],
+        reads: Option<(SeqId, u32)>,
         timeout: Duration,
         request: impl Fn(Range<usize>) -> Request<'a>,
     ) -> Result<Copied> {
+        let count = blocks.len();
+        self.call(doing, count as u64, |state| state.check_copy(blocks, reads))?;
         let deadline = deadline(timeout);
         let mut all = Copied { failed: Vec::new(), status: Status::Ok, level: Level::Durable };
         if count == 0 {
@@ -144,7 +138,7 @@ impl Channel {
         loop {
             let end = count.min(at + most);
             let left = deadline.saturating_duration_since(Instant::now());
-            let stops = match self.copy(doing, count, request(at..end), left) {
+            let stops = match self.blocking(doing, count as u64, request(at..end), left, Copied::of) {
                 Ok(copied) => all.add(&copied, at) && doing == STORE,
                 // Copies may continue, or the session is over: the result of this part is unknown.
                 Err(error) if at == 0 || matches!(error.status(), Status::TimedOut | Status::Daemon | Status::Fork) => {
@@ -164,10 +158,6 @@ impl Channel {
             }
             at = end;
         }
-    }
-
-    fn copy(&mut self, doing: &'static str, on: usize, request: Request<'_>, timeout: Duration) -> Result<Copied> {
-        self.blocking(doing, on as u64, request, timeout, Copied::of)
     }
 }
 

@@ -19,9 +19,8 @@ use std::{
 /// A call: the work that its answers complete, its ticket and its time.
 #[derive(Debug)]
 pub(super) struct Call {
-    /// Ticket that receives the result; `None`: the result is discarded.
-    ticket: Option<Ticket>,
-    user: u64,
+    /// Ticket that receives the result, and its caller's number; `None`: the result is discarded.
+    receiver: Option<(Ticket, u64)>,
     /// Time limit that the daemon applies to the request in flight; zero: the daemon's default.
     timeout: Duration,
     /// Deadline of all requests of the call together; `None`: each request has `timeout`.
@@ -33,14 +32,9 @@ pub(super) struct Call {
 
 impl Call {
     /// Create a call that ends after `timeout`; zero: no deadline of its own.
-    pub fn new(ticket: Option<Ticket>, user: u64, timeout: Duration, trace: Option<TraceContext>, work: Work) -> Call {
+    pub fn new(receiver: Option<(Ticket, u64)>, timeout: Duration, trace: Option<TraceContext>, work: Work) -> Call {
         let until = (!timeout.is_zero()).then(|| deadline(timeout));
-        Call { ticket, user, timeout, until, trace, work }
-    }
-
-    /// Create a call without a receiver; its result is discarded.
-    pub fn of_nobody(work: Work) -> Call {
-        Call::new(None, 0, Duration::ZERO, None, work)
+        Call { receiver, timeout, until, trace, work }
     }
 
     pub fn operation(&mut self) -> &mut dyn Operation {
@@ -50,6 +44,10 @@ impl Call {
     /// Give the call's remaining time to its next request.
     fn go_on(&mut self) {
         self.timeout = self.until.map_or(self.timeout, |until| until.saturating_duration_since(Instant::now()));
+    }
+
+    fn is_for(&self, ticket: Ticket) -> bool {
+        self.receiver.is_some_and(|(receiver, _)| receiver == ticket)
     }
 
     fn is_late(&self) -> bool {
@@ -73,16 +71,12 @@ impl Calls {
         Calls { in_flight, finished: VecDeque::new(), tickets: u64::from(index) << 48 }
     }
 
-    /// Return the ticket of the next call, or `Again`: too many tickets have a result that has not been taken. Report it by
-    /// [`Calls::issued`] when the call has started.
-    pub fn next_ticket(&self) -> Result<Ticket, Status> {
-        let waiting = self.in_flight.iter().flatten().filter(|call| call.ticket.is_some()).count();
+    /// Return a ticket for a new call, or `Again`: too many tickets have a result that has not been taken.
+    pub fn new_ticket(&mut self) -> Result<Ticket, Status> {
+        let waiting = self.in_flight.iter().flatten().filter(|call| call.receiver.is_some()).count();
         let full = waiting + self.finished.len() >= self.in_flight.len() - 1;
-        if full { Err(Status::Again) } else { Ok(Ticket(self.tickets + 1)) }
-    }
-
-    pub fn issued(&mut self, ticket: Ticket) {
-        self.tickets = ticket.0;
+        self.tickets += u64::from(!full);
+        if full { Err(Status::Again) } else { Ok(Ticket(self.tickets)) }
     }
 
     /// Return whether a request in flight may have copies under way.
@@ -90,12 +84,10 @@ impl Calls {
         self.in_flight.iter().flatten().any(|call| matches!(call.work, Work::CopyBlocks(_)))
     }
 
-    /// Return whether a result has not been taken.
     pub fn has_results(&self) -> bool {
         !self.finished.is_empty()
     }
 
-    /// Return the oldest result.
     pub fn take_any(&mut self) -> Option<Completed> {
         self.finished.pop_front()
     }
@@ -110,7 +102,7 @@ impl Calls {
 
     /// Return the tag of a call's request in flight; `None`: the call has ended. `NotFound`: no such ticket.
     pub fn tag(&self, ticket: Ticket) -> Result<Option<u16>, Refusal> {
-        let waits = |call: &Option<Call>| call.as_ref().is_some_and(|call| call.ticket == Some(ticket));
+        let waits = |call: &Option<Call>| call.as_ref().is_some_and(|call| call.is_for(ticket));
         let tag = self.in_flight.iter().position(waits).map(|tag| tag as u16);
         if tag.is_none() && !self.finished.iter().any(|completed| completed.ticket == ticket) {
             let why = "this channel has no such ticket, or its result was taken before";
@@ -122,7 +114,7 @@ impl Calls {
     /// Discard the result of a call in flight when it comes.
     pub fn abandon(&mut self, ticket: Ticket) {
         let calls = self.in_flight.iter_mut().flatten();
-        calls.filter(|call| call.ticket == Some(ticket)).for_each(|call| call.ticket = None);
+        calls.filter(|call| call.is_for(ticket)).for_each(|call| call.receiver = None);
     }
 
     /// Send the next request of a call. Return the call with the error if it cannot be sent.
@@ -153,12 +145,12 @@ impl Calls {
 
     /// Keep the result of a call for the holder of its ticket. Return the outcome of a call without a ticket.
     pub fn finish(&mut self, session: &Session, mut call: Call, result: Result<Outcome, Status>) -> Option<Outcome> {
-        let Some(ticket) = call.ticket else { return result.ok() };
+        let Some((ticket, user)) = call.receiver else { return result.ok() };
         let operation = call.work.operation();
         let (doing, on) = operation.describe();
         let refusal = |status| Refusal::new(status, operation.why(session, status));
         let result = result.map_err(|status| Error::refused(doing, on, refusal(status)));
-        self.finished.push_back(Completed { ticket, user: call.user, result });
+        self.finished.push_back(Completed { ticket, user, result });
         None
     }
 }
@@ -171,14 +163,14 @@ mod tests {
     #[test]
     fn a_call_of_several_requests_has_its_time_once() {
         let hour = Duration::from_secs(3600);
-        let mut call = Call::new(None, 0, hour, None, Work::plain(WireRequest::Nop {}));
+        let mut call = Call::new(None, hour, None, Work::plain(WireRequest::Nop {}));
         call.until = call.until.map(|until| until - hour / 2);
         call.go_on();
         assert!(!call.is_late() && call.timeout <= hour / 2, "remaining: {:?}", call.timeout);
         call.until = Some(Instant::now());
         call.go_on();
         assert!(call.is_late());
-        let mut call = Call::of_nobody(Work::plain(WireRequest::Nop {}));
+        let mut call = Call::new(None, Duration::ZERO, None, Work::plain(WireRequest::Nop {}));
         call.go_on();
         assert!(!call.is_late() && call.timeout.is_zero(), "the daemon's default limit applies");
     }

@@ -10,7 +10,6 @@ use crate::{
         request::{Completed, Outcome, PageRange, Pin, Request, Ticket},
     },
 };
-use kvtide_types::Request as WireRequest;
 use kvtide_wire::{
     entry::{Advice, Level},
     status::Status,
@@ -31,38 +30,44 @@ pub struct Channel {
 
 impl Channel {
     pub(in crate::client) fn new(client: &Client, index: u16) -> Result<Channel> {
-        let mut state = client.inner.take_channel(index)?;
+        let mut state = client.inner.channels.take(&client.inner.session, index)?;
         state.set_trace(None);
         Ok(Channel { inner: Arc::clone(&client.inner), state: Some(state), index })
     }
 
-    /// Return the channel's state. Fails in a forked child.
-    pub(super) fn state(&mut self, doing: &'static str, on: u64) -> Result<&mut State> {
+    /// Run a call on the channel's state. Fails in a forked child.
+    pub(super) fn call<T, E: Into<Refusal>>(
+        &mut self,
+        doing: &'static str,
+        on: impl Into<u64>,
+        call: impl FnOnce(&mut State) -> std::result::Result<T, E>,
+    ) -> Result<T> {
+        let on = on.into();
         let ours = self.state.as_deref_mut().filter(|_| self.inner.session.ours().is_ok());
-        ours.ok_or_else(|| Error::call(doing, on, Status::Fork))
+        call(ours.ok_or_else(|| Error::call(doing, on, Status::Fork))?).map_err(|why| Error::refused(doing, on, why))
     }
 
     /// Run a call that does not wait.
     fn at_once<T>(
         &mut self,
         doing: &'static str,
-        on: u64,
+        on: impl Into<u64>,
         call: impl FnOnce(&mut State) -> std::result::Result<T, Refusal>,
     ) -> Result<T> {
-        self.state(doing, on)?.at_once(call).map_err(|refusal| Error::refused(doing, on, refusal))
+        self.call(doing, on, |state| state.at_once(call))
     }
 
     /// Run a request to its end, and take its `outcome`.
     pub(super) fn blocking<T>(
         &mut self,
         doing: &'static str,
-        on: u64,
+        on: impl Into<u64>,
         request: impl Begin + Copy,
         timeout: Duration,
         outcome: impl FnOnce(Outcome) -> Option<T>,
     ) -> Result<T> {
-        let ended = self.state(doing, on)?.run(request, timeout);
-        let ended = ended.map_err(|refusal| Error::refused(doing, on, refusal))??;
+        let on = on.into();
+        let ended = self.call(doing, on, |state| state.run(request, timeout))??;
         outcome(ended).ok_or_else(|| Error::call(doing, on, Status::Internal))
     }
 
@@ -79,8 +84,10 @@ impl Channel {
     /// `Fork`.
     pub fn trace(&mut self, context: Option<TraceContext>) -> Result<()> {
         let context = context.filter(|_| self.inner.traces);
-        self.state("set the trace of channel", u64::from(self.index))?.set_trace(context);
-        Ok(())
+        self.call("set the trace of channel", self.index, |state| {
+            state.set_trace(context);
+            Ok::<_, Refusal>(())
+        })
     }
 
     /// Make a round trip to the daemon, without effect.
@@ -88,7 +95,7 @@ impl Channel {
     /// # Errors
     /// See [`Channel`].
     pub fn nop(&mut self, timeout: Duration) -> Result<()> {
-        self.blocking("round trip on channel", u64::from(self.index), WireRequest::Nop {}, timeout, |_| Some(()))
+        self.blocking("round trip on channel", self.index, Request::Nop, timeout, |_| Some(()))
     }
 
     /// Create an empty sequence. Local: the message to the daemon needs no answer.
@@ -96,7 +103,7 @@ impl Channel {
     /// # Errors
     /// `Limit`: the session has `seqs_max` live sequences already.
     pub fn create_seq(&mut self) -> Result<SeqId> {
-        self.at_once("create a sequence on channel", u64::from(self.index), State::create)
+        self.at_once("create a sequence on channel", self.index, State::create)
     }
 
     /// Drop a sequence and its pins. Never waits.
@@ -104,7 +111,7 @@ impl Channel {
     /// # Errors
     /// `NotFound`. `State`: it is in a lane's step.
     pub fn drop_seq(&mut self, seq: SeqId) -> Result<()> {
-        self.at_once("drop sequence", u64::from(seq), |state| state.drop_seq(seq))
+        self.at_once("drop sequence", seq, |state| state.drop_seq(seq))
     }
 
     /// End a lease. Never waits. Loads from it that are in flight end with `NotFound`.
@@ -112,7 +119,7 @@ impl Channel {
     /// # Errors
     /// `NotFound`: no such lease. `Again`.
     pub fn end_lease(&mut self, lease: SeqId) -> Result<()> {
-        self.at_once("end lease", u64::from(lease), |state| state.end_lease(lease))
+        self.at_once("end lease", lease, |state| state.end_lease(lease))
     }
 
     /// Reserve room for positions below `tokens`. Afterwards the pages up to there are resident and writable. Waits for room if
@@ -122,8 +129,7 @@ impl Channel {
     /// `NoSpace`: no tier has room and nothing can be evicted; blocks granted so far stay with the sequence. `TooBig`, `Limit`,
     /// `TimedOut`.
     pub fn reserve(&mut self, seq: SeqId, tokens: u64, timeout: Duration) -> Result<()> {
-        let request = Request::Reserve { seq, tokens };
-        self.blocking("reserve for sequence", u64::from(seq), request, timeout, |_| Some(()))
+        self.blocking("reserve for sequence", seq, Request::Reserve { seq, tokens }, timeout, |_| Some(()))
     }
 
     /// Commit the tokens below `tokens`: they are final, and every page that they fill is sealed. Never waits.
@@ -132,7 +138,7 @@ impl Channel {
     /// `State`: more than reserved, or less than committed. With tier 0 on a device also: the sequence is in a lane's step; call
     /// `end` first.
     pub fn commit(&mut self, seq: SeqId, tokens: u64) -> Result<()> {
-        self.at_once("commit to sequence", u64::from(seq), |state| state.commit(seq, tokens))
+        self.at_once("commit to sequence", seq, |state| state.commit(seq, tokens))
     }
 
     /// Create a child that shares the sealed blocks and has copies of the unsealed ones. The parent must not be in a lane's step.
@@ -141,7 +147,7 @@ impl Channel {
     /// `State`, `Limit`, `NoSpace`, `TimedOut`.
     pub fn fork(&mut self, seq: SeqId, timeout: Duration) -> Result<SeqId> {
         let child = |outcome| if let Outcome::Seq(child) = outcome { Some(child) } else { None };
-        self.blocking("fork sequence", u64::from(seq), Request::Fork { seq }, timeout, child)
+        self.blocking("fork sequence", seq, Request::Fork { seq }, timeout, child)
     }
 
     /// Roll back to `tokens`. If the cut is inside a sealed block, that block is copied.
@@ -149,8 +155,7 @@ impl Channel {
     /// # Errors
     /// `Range`: more than committed. `Busy`: a page beyond the cut is pinned. `State`, `NoSpace`, `TimedOut`.
     pub fn truncate(&mut self, seq: SeqId, tokens: u64, timeout: Duration) -> Result<()> {
-        let request = Request::Truncate { seq, tokens };
-        self.blocking("truncate sequence", u64::from(seq), request, timeout, |_| Some(()))
+        self.blocking("truncate sequence", seq, Request::Truncate { seq, tokens }, timeout, |_| Some(()))
     }
 
     /// Publish `hashes.len()` sealed blocks, from block index `first` on, under their content hashes. `parent` is the hash of the
@@ -171,7 +176,7 @@ impl Channel {
     ) -> Result<Level> {
         let request = Request::Publish { seq, first, parent, hashes, level };
         let level = |outcome| if let Outcome::Level(level) = outcome { Some(level) } else { None };
-        self.blocking("publish blocks of sequence", u64::from(seq), request, timeout, level)
+        self.blocking("publish blocks of sequence", seq, request, timeout, level)
     }
 
     /// Attach the longest cached prefix of `hashes` to an empty sequence. Return its number of blocks.
@@ -193,7 +198,7 @@ impl Channel {
     fn attach_cached(&mut self, seq: SeqId, hashes: &[u128], looked_up: bool, timeout: Duration) -> Result<usize> {
         let request = Request::AttachPrefix { seq, hashes, looked_up };
         let blocks = |outcome| if let Outcome::Blocks(blocks) = outcome { Some(blocks) } else { None };
-        self.blocking("attach a prefix to sequence", u64::from(seq), request, timeout, blocks)
+        self.blocking("attach a prefix to sequence", seq, request, timeout, blocks)
     }
 
     /// Park an idle sequence: its pages may leave tier 0, the unsealed tail included. `due` is the time until its expected return,
@@ -202,7 +207,7 @@ impl Channel {
     /// # Errors
     /// `State`: it is in a lane's step. `Again`.
     pub fn park(&mut self, seq: SeqId, due: Duration) -> Result<()> {
-        self.at_once("park sequence", u64::from(seq), |state| state.start(Request::Park { seq, due }))
+        self.at_once("park sequence", seq, |state| state.start(Request::Park { seq, due }))
     }
 
     /// Resume a parked sequence. Returns when its tail is writable.
@@ -210,7 +215,7 @@ impl Channel {
     /// # Errors
     /// `NoSpace`, `Lost`, `TimedOut`.
     pub fn resume(&mut self, seq: SeqId, timeout: Duration) -> Result<()> {
-        self.blocking("resume sequence", u64::from(seq), Request::Resume { seq }, timeout, |_| Some(()))
+        self.blocking("resume sequence", seq, Request::Resume { seq }, timeout, |_| Some(()))
     }
 
     /// Advise the daemon how blocks `first .. first + count` will be used. `Advice::Remaining` concerns the whole
@@ -220,7 +225,7 @@ impl Channel {
     /// `Range`, `Again`.
     pub fn advise(&mut self, seq: SeqId, first: u32, count: u32, advice: Advice) -> Result<()> {
         let request = Request::Advise { seq, first, count, advice };
-        self.at_once("advise on sequence", u64::from(seq), |state| state.start(request))
+        self.at_once("advise on sequence", seq, |state| state.start(request))
     }
 
     /// Set the reading contract of a sequence. It takes effect with the first step after this call has returned. Forks inherit it.
@@ -229,7 +234,7 @@ impl Channel {
     /// `Range`: the contract's value is out of range. `TimedOut`.
     pub fn contract(&mut self, seq: SeqId, contract: Contract, timeout: Duration) -> Result<()> {
         let request = Request::Contract { seq, contract };
-        self.blocking("set the reading contract of sequence", u64::from(seq), request, timeout, |_| Some(()))
+        self.blocking("set the reading contract of sequence", seq, request, timeout, |_| Some(()))
     }
 
     /// Pin a range in tier 0, after loading its missing pages. Local if all of it is resident.
@@ -237,9 +242,8 @@ impl Channel {
     /// # Errors
     /// `TooBig`: more pages than tier 0 can pin. `Range`, `Limit`, `TimedOut`, `Lost`.
     pub fn acquire(&mut self, range: PageRange, timeout: Duration) -> Result<Pin> {
-        let seq = u64::from(range.seq);
         let pin = |outcome| if let Outcome::Pin(pin) = outcome { Some(pin) } else { None };
-        self.blocking("acquire pages of sequence", seq, Request::Acquire { range }, timeout, pin)
+        self.blocking("acquire pages of sequence", range.seq, Request::Acquire { range }, timeout, pin)
     }
 
     /// Release a pin.
@@ -282,9 +286,7 @@ impl Channel {
     /// # Errors
     /// `Again`: `depth` requests are in flight. Mistakes of the caller, as by the blocking form.
     pub fn submit(&mut self, request: Request<'_>, timeout: Duration, user: u64) -> Result<Ticket> {
-        const DOING: &str = "submit a request on channel";
-        let on = u64::from(self.index);
-        self.at_once(DOING, on, |state| state.submit(request, timeout, user))
+        self.at_once("submit a request on channel", self.index, |state| state.submit(request, timeout, user))
     }
 
     /// Return the result of a request if it has ended. Does not wait. After `Some` or an error the ticket is no longer valid.
@@ -292,16 +294,13 @@ impl Channel {
     /// # Errors
     /// The request's own error. `NotFound`: no such ticket.
     pub fn poll(&mut self, ticket: Ticket) -> Result<Option<Outcome>> {
-        match self.state("poll request", ticket.0)?.poll(ticket) {
-            Ok(Some(completed)) => completed.result.map(Some),
-            Ok(None) => Ok(None),
-            Err(refusal) => Err(Error::refused("poll request", ticket.0, refusal)),
-        }
+        let completed = self.call("poll request", ticket.0, |state| state.poll(ticket))?;
+        completed.map(|completed| completed.result).transpose()
     }
 
     /// Return the result of any submitted request that has ended.
     pub fn poll_any(&mut self) -> Option<Completed> {
-        self.state("poll channel", u64::from(self.index)).ok()?.poll_any()
+        self.call("poll channel", self.index, |state| Ok::<_, Refusal>(state.poll_any())).ok()?
     }
 
     /// Wait for a request and take its result, which contains the request's own error. An error of this call concerns the wait:
@@ -310,9 +309,7 @@ impl Channel {
     /// # Errors
     /// `NotFound`: no such ticket. `TimedOut`.
     pub fn wait(&mut self, ticket: Ticket, timeout: Duration) -> Result<Completed> {
-        let taken = self.state("wait for request", ticket.0)?.wait(ticket, deadline(timeout));
-        let taken = taken.map_err(Refusal::from).and_then(|result| result);
-        taken.map_err(|refusal| Error::refused("wait for request", ticket.0, refusal))
+        self.call("wait for request", ticket.0, |state| state.wait(ticket, deadline(timeout)))
     }
 
     /// Wait until no copy of an earlier call touches the engine's memory any more. Needed after calls that returned before the
@@ -322,9 +319,7 @@ impl Channel {
     /// # Errors
     /// `TimedOut`.
     pub fn settle(&mut self, timeout: Duration) -> Result<()> {
-        const DOING: &str = "settle the blocks of channel";
-        let on = u64::from(self.index);
-        self.state(DOING, on)?.settle(deadline(timeout)).map_err(|status| Error::call(DOING, on, status))
+        self.call("settle the blocks of channel", self.index, |state| state.settle(deadline(timeout)))
     }
 
     /// Return the descriptor that becomes readable when a request ends after [`Channel::arm`], or when the daemon is gone. For
@@ -340,8 +335,7 @@ impl Channel {
     /// # Errors
     /// `Daemon`, `Fork`.
     pub fn arm(&mut self) -> Result<bool> {
-        let on = u64::from(self.index);
-        self.state("arm channel", on)?.arm().map_err(|status| Error::call("arm channel", on, status))
+        self.call("arm channel", self.index, State::arm)
     }
 
     /// Cancel a request. It still ends: with `Canceled`, or with its own result if it ended first.
@@ -361,7 +355,7 @@ impl Drop for Channel {
         }
         if let Some(mut state) = self.state.take() {
             state.send_changes(); // the next owner's first call sends the rest
-            self.inner.give_channel(self.index, state);
+            self.inner.channels.give(self.index, state);
         }
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn close(session: &Session, seq: SeqId) -> Result<(), Refusal> {
 
 /// State that a channel keeps for a sequence, in addition to the session's mirror. Only [`Sequences`] changes it.
 #[derive(Debug, Default)]
-pub(super) struct Owned {
+pub(crate) struct Owned {
     /// Committed tokens that the daemon knows.
     pub told_tokens: u64,
     /// True if it is in the queue of sequences with changes to send.
@@ -55,7 +55,7 @@ pub(super) struct Owned {
 
 /// The sequences and leases of a channel, and the queue of their changes that must be sent to the daemon. Each live one has a
 /// slot of the session.
-pub(super) struct Sequences {
+pub(crate) struct Sequences {
     session: Arc<Session>,
     owned: HashMap<SeqId, Owned>,
     /// Sequences with local changes that the daemon does not know yet.
@@ -257,7 +257,6 @@ impl Sequences {
         seq.into_iter().for_each(|seq| self.change(seq, |owned| owned.changing = changing));
     }
 
-    /// Record that the daemon rejected an update of a sequence.
     pub fn rejected(&mut self, seq: SeqId, status: Status) {
         self.change(seq, |owned| _ = owned.broken.get_or_insert(status));
     }

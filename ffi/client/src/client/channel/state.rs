@@ -5,7 +5,7 @@
 use super::{
     blocks::{CALL_BLOCKS_MAX, too_many},
     calls::{Call, Calls},
-    ops::{Begin, DropSeq, Reply, Started, Tell, Work},
+    ops::{Begin, Reply, Started, Work},
     sequences::{Sequences, close},
 };
 use crate::{
@@ -48,12 +48,10 @@ impl State {
         State { session: Arc::clone(session), port, calls, sequences, spin: Spin::new(SPIN), trace: None }
     }
 
-    /// Set the trace that later calls belong to.
     pub(super) fn set_trace(&mut self, trace: Option<TraceContext>) {
         self.trace = trace;
     }
 
-    /// Return the descriptor that is readable after the daemon rang.
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
         self.port.bell()
     }
@@ -75,42 +73,34 @@ impl State {
 
     /// Start a request. Its result is kept for the holder of the ticket.
     pub(super) fn submit(&mut self, begin: impl Begin, timeout: Duration, user: u64) -> Result<Ticket, Refusal> {
-        let ticket = self.calls.next_ticket()?;
-        self.start_for(begin, timeout, user, Some(ticket))?;
-        self.calls.issued(ticket);
-        Ok(ticket)
+        let ticket = self.calls.new_ticket()?;
+        self.start_for(begin, timeout, Some((ticket, user))).map(|()| ticket)
     }
 
     /// Start a request without a time limit of its own. Its result is discarded.
     pub(super) fn start(&mut self, begin: impl Begin) -> Result<(), Refusal> {
-        self.start_for(begin, Duration::ZERO, 0, None)
+        self.start_for(begin, Duration::ZERO, None)
     }
 
-    fn start_for(
-        &mut self,
-        begin: impl Begin,
-        timeout: Duration,
-        user: u64,
-        ticket: Option<Ticket>,
-    ) -> Result<(), Refusal> {
+    fn start_for(&mut self, begin: impl Begin, timeout: Duration, to: Option<(Ticket, u64)>) -> Result<(), Refusal> {
         self.session.usable()?;
         self.flush()?; // the daemon receives a channel's calls in their order
         match begin.begin(&mut self.sequences, &self.session)? {
             Started::Send(work) => {
-                let call = Call::new(ticket, user, timeout, self.trace, work);
+                let call = Call::new(to, timeout, self.trace, work);
                 Ok(self.send(call).map_err(|(status, _)| status)?)
             }
             Started::Done(outcome) => {
                 let work = Work::plain(WireRequest::Nop {}); // nothing is in flight
-                self.finish(Call::new(ticket, user, Duration::ZERO, None, work), Ok(outcome));
+                self.finish(Call::new(to, Duration::ZERO, None, work), Ok(outcome));
                 Ok(())
             }
         }
     }
 
     /// Send a request and discard its result.
-    fn post(&mut self, work: Work) -> Result<(), Status> {
-        self.send(Call::of_nobody(work)).map_err(|(status, _)| status)
+    fn post(&mut self, request: WireRequest<'static>) -> Result<(), Status> {
+        self.send(Call::new(None, Duration::ZERO, None, Work::plain(request))).map_err(|(status, _)| status)
     }
 
     /// Send the next request of a call. If it cannot be sent, undo its local changes, and return the call with the error.
@@ -126,7 +116,7 @@ impl State {
     /// Send local changes to the daemon, as far as the ring has room. `Again`: changes remain.
     fn flush(&mut self) -> Result<(), Status> {
         while let Some(change) = self.sequences.unsent() {
-            self.post(Work::Tell(Tell(change)))?;
+            self.post(change)?;
             self.sequences.sent(change);
         }
         Ok(())
@@ -172,7 +162,7 @@ impl State {
     /// Request the cancellation of a request in flight.
     pub(super) fn cancel(&mut self, ticket: Ticket) -> Result<(), Refusal> {
         let Some(tag) = self.calls.tag(ticket)? else { return Ok(()) };
-        Ok(self.post(Work::plain(WireRequest::Cancel { tag }))?)
+        Ok(self.post(WireRequest::Cancel { tag })?)
     }
 
     /// Return the result of a request if it has ended.
@@ -221,9 +211,9 @@ impl State {
         }
     }
 
-    /// Wait for the result of a request. The outer error is that of the wait.
-    pub(super) fn wait(&mut self, ticket: Ticket, deadline: Instant) -> Result<Result<Completed, Refusal>, Status> {
-        self.wait_until(deadline, |state| state.calls.take(ticket).transpose())
+    /// Wait for the result of a request.
+    pub(super) fn wait(&mut self, ticket: Ticket, deadline: Instant) -> Result<Completed, Refusal> {
+        self.wait_until(deadline, |state| state.calls.take(ticket).transpose())?
     }
 
     /// Wait until no copy of an earlier call is under way.
@@ -246,7 +236,7 @@ impl State {
             other => Some(other),
         });
         let ticket = started??;
-        match self.wait(ticket, deadline) {
+        match self.wait_until(deadline, |state| state.calls.take(ticket).transpose()) {
             Ok(completed) => Ok(completed?.result),
             Err(status) => {
                 // Cancel the request. Its result, if any, is undone or applied to the mirror without a waiter.
@@ -294,16 +284,13 @@ impl State {
         }
     }
 
-    /// Create an empty sequence.
     pub(super) fn create(&mut self) -> Result<SeqId, Refusal> {
         self.session.usable()?;
         let seq = self.sequences.new_slot(None)?;
-        let sent = self.post(Work::Tell(Tell(WireRequest::SeqCreate { seq })));
-        sent.inspect_err(|_| self.sequences.forget(seq))?;
+        self.post(WireRequest::SeqCreate { seq }).inspect_err(|_| self.sequences.forget(seq))?;
         Ok(seq)
     }
 
-    /// Commit the tokens of a sequence below `tokens`.
     pub(super) fn commit(&mut self, seq: SeqId, tokens: u64) -> Result<(), Refusal> {
         self.session.usable()?;
         // A commit that seals no page gives the daemon nothing to do. It is sent with the next message, so that the daemon is not
@@ -314,7 +301,6 @@ impl State {
         Ok(())
     }
 
-    /// Release a pin.
     pub(super) fn release(&mut self, pin: Pin) -> Result<(), Refusal> {
         if self.sequences.release(pin)? {
             let _ = self.flush(); // what does not fit into the ring is sent with a later call
@@ -322,7 +308,6 @@ impl State {
         Ok(())
     }
 
-    /// End a lease.
     pub(super) fn end_lease(&mut self, lease: SeqId) -> Result<(), Refusal> {
         let none = "this channel has no such lease, or it was ended before";
         if self.sequences.is_lease(lease) {
@@ -332,7 +317,6 @@ impl State {
         }
     }
 
-    /// Drop a sequence.
     pub(super) fn drop_seq(&mut self, seq: SeqId) -> Result<(), Refusal> {
         let parked = self.sequences.to_drop(seq)?.parked;
         if self.session.alive() {
@@ -342,7 +326,7 @@ impl State {
             close(&self.session, seq)?;
         }
         if self.session.alive()
-            && let Err(status) = self.post(Work::DropSeq(DropSeq { seq }))
+            && let Err(status) = self.post(WireRequest::SeqDrop { seq })
             && status != Status::Daemon
         {
             if !parked {
@@ -354,9 +338,9 @@ impl State {
         Ok(())
     }
 
-    /// Check a call that copies `count` blocks before its first request is sent: the engine's blocks, and those that it reads, from
-    /// an index of a lease on.
-    pub(super) fn check_copy(&self, count: usize, blocks: &[u32], reads: Option<(SeqId, u32)>) -> Result<(), Refusal> {
+    /// Check a call that copies blocks: the engine's blocks, and those that it reads, from an index of a lease on.
+    pub(super) fn check_copy(&self, blocks: &[u32], reads: Option<(SeqId, u32)>) -> Result<(), Refusal> {
+        let count = blocks.len();
         match count {
             0 => return Ok(()),
             1..=CALL_BLOCKS_MAX => {}
@@ -370,13 +354,7 @@ impl State {
         }
     }
 
-    /// Return the ids of the live sequences of this channel, sorted, without leases: a lease ends with its daemon.
-    pub(in crate::client) fn live_sequences(&self) -> Vec<SeqId> {
-        self.sequences.live()
-    }
-
-    /// Add a sequence that the previous session had in this slot and that the new daemon knows completely.
-    pub(in crate::client) fn take_over(&mut self, seq: SeqId) {
-        self.sequences.take_over(seq);
+    pub(in crate::client) fn sequences(&mut self) -> &mut Sequences {
+        &mut self.sequences
     }
 }

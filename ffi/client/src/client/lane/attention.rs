@@ -5,12 +5,11 @@
 use super::{
     Lane, Pass, Refusal, Sketched,
     digests::{OwedDigests, has_keys},
-    messages::Messages,
+    messages::{Messages, Reported},
 };
 #[cfg(feature = "cuda")]
 use crate::agent::stream::{LaneStream, Sketches};
 use crate::{
-    Result,
     agent::{
         attention::{Candidate, Contract, Heads, Known, Lost, Picker, RECENT, SINKS, Scorer, estimate, group_of},
         protocol::step::{Absent, Chosen, Reader, StepSeq},
@@ -70,15 +69,6 @@ pub(super) struct Open<'a> {
     pub messages: &'a mut Messages,
 }
 
-/// Attention shares of pages, computed from digests on the host. Kept to reuse its memory.
-#[derive(Default)]
-struct Scoring {
-    scorer: Scorer,
-    pages: Vec<Known>,
-    heads: Heads,
-    shares: Vec<f32>,
-}
-
 /// The attention of a lane's step: the reading contracts in force, queries and shares that the engine reported, and the pages
 /// selected by them.
 pub(super) struct Attention {
@@ -86,7 +76,11 @@ pub(super) struct Attention {
     /// True if a sequence of the open step is read under another contract than `exact`.
     inexact: bool,
     picker: Picker,
-    scoring: Scoring,
+    scorer: Scorer,
+    /// Of the last score: its pages, and their shares. Kept to reuse their memory.
+    pages: Vec<Known>,
+    heads: Heads,
+    shares: Vec<f32>,
     /// Deadline for late pages of the plane.
     hope: Option<Instant>,
     owed: OwedDigests,
@@ -106,31 +100,23 @@ pub(super) fn page_of(session: &Session, seq: u32, index: u32, plane: u16) -> Op
 
 impl Open<'_> {
     /// Report shares of pages from `first` on to the daemon.
-    fn report(&mut self, of: (ScoreKind, SeqId, u16), first: u32, shares: &[f32]) {
+    fn report(&mut self, of: Reported, first: u32, shares: &[f32]) {
         self.messages.scores(self.session, self.reader, of, (self.reader.step(), first), shares);
     }
 }
 
 impl Attention {
     pub fn new(planes: u32) -> Attention {
-        Attention {
-            members: Vec::new(),
-            inexact: false,
-            picker: Picker::new(planes),
-            scoring: Scoring::default(),
-            hope: None,
-            owed: OwedDigests::default(),
-            sketched: Sketched::default(),
-        }
+        let ((members, scorer, pages, heads, shares), (hope, owed, sketched)) = Default::default();
+        let picker = Picker::new(planes);
+        Attention { members, inexact: false, picker, scorer, pages, heads, shares, hope, owed, sketched }
     }
 
-    /// Use the sketches on the lane's stream.
     #[cfg(feature = "cuda")]
     pub fn on(&mut self, sketches: Option<Box<Sketches>>, stream: Arc<LaneStream>) {
         self.sketched = Sketched::new(sketches, stream);
     }
 
-    /// Return the deadline for late pages of the plane.
     pub fn hope(&self) -> Option<Instant> {
         self.hope
     }
@@ -159,7 +145,7 @@ impl Attention {
     }
 
     /// Select pages before the first boundary of a plane, if a sequence is not read by `exact`.
-    pub fn arrive(&mut self, open: &mut Open<'_>, plane: u16) -> std::result::Result<(), Status> {
+    pub fn arrive(&mut self, open: &mut Open<'_>, plane: u16) -> Result<(), Status> {
         if self.inexact && open.reader.plane() != Some(plane) {
             open.reader.arrive(plane)?;
             self.pick(open, plane);
@@ -169,7 +155,7 @@ impl Attention {
 
     /// Build owed digests of pages that a boundary hands out.
     pub fn handed_out(&mut self, session: &Session, reader: &Reader, plane: u16, pass: Pass) {
-        self.owed.build_owed(session, reader, &mut self.sketched, plane, pass);
+        self.owed.build(session, reader, &mut self.sketched, plane, pass);
     }
 
     /// Take answers and build digests before the step ends.
@@ -185,7 +171,7 @@ impl Attention {
     }
 
     /// Find the position of a sequence in the open step, and make room for its reports.
-    fn told_of(&mut self, reader: &Reader, seq: SeqId, plane: u16) -> std::result::Result<(usize, StepSeq), Refusal> {
+    fn told_of(&mut self, reader: &Reader, seq: SeqId, plane: u16) -> Result<(usize, StepSeq), Refusal> {
         let planes = reader.view().shared().geometry().plane_count();
         let absent = || Refusal::because(Status::State, format!("sequence {seq} is not in an open step of this lane"));
         let position = reader.position_of(seq).filter(|_| reader.view().active()).ok_or_else(absent)?;
@@ -206,15 +192,16 @@ impl Attention {
         self.take_answers(open);
         let members = open.reader.members().len();
         for position in 0..members {
-            let inexact = |member: &Member| matches!(member.contract, Contract::Approx { .. });
-            let approx = self.members.get(position).is_some_and(inexact);
-            if !approx || open.reader.reads_whole(position as u32) {
+            let contract = self.members.get(position).map(|member| member.contract);
+            let (Some(Contract::Approx { permille }), Some(step)) = (contract, open.reader.member(position as u32))
+            else {
+                continue;
+            };
+            if open.reader.reads_whole(position as u32) {
                 continue;
             }
-            let Some(step) = open.reader.member(position as u32) else { continue };
             self.score_late(open, position, (step, plane));
             let member = &mut self.members[position];
-            let Contract::Approx { permille } = member.contract else { continue };
             let (needed, sealed) = pages_of(session, step, plane);
             let answer = self.sketched.shares(session, step.seq, plane, needed.start);
             if let Some(answer) = answer {
@@ -262,7 +249,7 @@ impl Attention {
             return false;
         }
         let (needed, sealed) = pages_of(session, step, plane);
-        let Scoring { scorer, pages, heads, shares } = &mut self.scoring;
+        let Attention { scorer, pages, heads, shares, .. } = self;
         pages.clear();
         pages.extend(needed.map(|index| {
             let page = page_of(session, step.seq, index, plane).filter(|_| index < sealed);
@@ -275,13 +262,8 @@ impl Attention {
         scored
     }
 
-    fn query(
-        &mut self,
-        open: &mut Open<'_>,
-        kind: ScoreKind,
-        (seq, plane): (SeqId, u16),
-        queries: &[f32],
-    ) -> std::result::Result<(), Refusal> {
+    fn query(&mut self, open: &mut Open<'_>, of: Reported, queries: &[f32]) -> Result<(), Refusal> {
+        let (kind, seq, plane) = of;
         let session = open.session;
         let (position, step) = self.told_of(open.reader, seq, plane)?;
         if session.attention.digests().is_some_and(|digests| group_of(&digests, queries).is_none()) {
@@ -310,44 +292,32 @@ impl Attention {
     }
 
     /// Score a query, report it to the daemon, and keep the scores of the step's own query for page selection.
-    fn score(
-        &mut self,
-        open: &mut Open<'_>,
-        kind: ScoreKind,
-        position: usize,
-        (step, plane): (StepSeq, u16),
-        queries: &[f32],
-    ) {
-        if !self.shares(open, (step, plane), queries) {
+    fn score(&mut self, open: &mut Open<'_>, kind: ScoreKind, position: usize, at: (StepSeq, u16), queries: &[f32]) {
+        if !self.shares(open, at, queries) {
             return; // no digests of keys
         }
         if kind == ScoreKind::Query {
-            self.members[position].shares.clone_from(&self.scoring.shares);
-            std::mem::swap(&mut self.members[position].heads, &mut self.scoring.heads);
+            self.members[position].shares.clone_from(&self.shares);
+            std::mem::swap(&mut self.members[position].heads, &mut self.heads);
         }
+        let (step, plane) = at;
         let (needed, _) = pages_of(open.session, step, plane);
-        open.report((kind, step.seq, plane), needed.start, &self.scoring.shares);
+        open.report((kind, step.seq, plane), needed.start, &self.shares);
     }
 
     /// Score a query that was reported while all pages were resident, if some have been evicted since. Not on a device: its
     /// answer would come too late for this boundary.
-    fn score_late(&mut self, open: &mut Open<'_>, position: usize, (step, plane): (StepSeq, u16)) {
+    fn score_late(&mut self, open: &mut Open<'_>, position: usize, at: (StepSeq, u16)) {
         let member = &mut self.members[position];
-        if member.queried != Some(plane) || !member.shares.is_empty() || !open.session.tier0.is_host() {
+        if member.queried != Some(at.1) || !member.shares.is_empty() || !open.session.tier0.is_host() {
             return;
         }
         let queries = std::mem::take(&mut member.queries);
-        self.score(open, ScoreKind::Query, position, (step, plane), &queries);
+        self.score(open, ScoreKind::Query, position, at, &queries);
         self.members[position].queries = queries;
     }
 
-    fn mass(
-        &mut self,
-        open: &mut Open<'_>,
-        seq: SeqId,
-        plane: u16,
-        masses: &[f32],
-    ) -> std::result::Result<(), Refusal> {
+    fn mass(&mut self, open: &mut Open<'_>, seq: SeqId, plane: u16, masses: &[f32]) -> Result<(), Refusal> {
         let session = open.session;
         let (position, step) = self.told_of(open.reader, seq, plane)?;
         let (needed, _) = pages_of(session, step, plane);
@@ -377,7 +347,7 @@ impl Attention {
         Ok(())
     }
 
-    fn sums(&mut self, open: &Open<'_>, seq: SeqId, plane: u16, sums: &[f32]) -> std::result::Result<(), Refusal> {
+    fn sums(&mut self, open: &Open<'_>, seq: SeqId, plane: u16, sums: &[f32]) -> Result<(), Refusal> {
         let (position, _) = self.told_of(open.reader, seq, plane)?;
         let member = &mut self.members[position];
         if open.reader.plane() != Some(plane) || member.queried != Some(plane) {
@@ -428,10 +398,9 @@ impl Lane {
     /// # Errors
     /// `State`: no step is open, or the sequence is not in it. `Range`: no such plane, or a number of queries that does not match
     /// the layout of keys.
-    pub fn query(&mut self, seq: SeqId, plane: u16, queries: &[f32]) -> Result<()> {
-        self.told("set the query of plane", plane, |attention, open| {
-            attention.query(open, ScoreKind::Query, (seq, plane), queries)
-        })
+    pub fn query(&mut self, seq: SeqId, plane: u16, queries: &[f32]) -> crate::Result<()> {
+        let of = (ScoreKind::Query, seq, plane);
+        self.told("set the query of plane", plane, |attention, open| attention.query(open, of, queries))
     }
 
     /// Return whether a look-ahead query ([`Lane::ahead`]) for a sequence of the open step is worth computing: the sequence is read
@@ -439,7 +408,7 @@ impl Lane {
     ///
     /// # Errors
     /// `State`: no step is open, or the sequence is not in it.
-    pub fn wants_ahead(&mut self, seq: SeqId) -> Result<bool> {
+    pub fn wants_ahead(&mut self, seq: SeqId) -> crate::Result<bool> {
         self.told("check for look-ahead queries in plane", 0, |attention, open| {
             let (position, _) = attention.told_of(open.reader, seq, 0)?;
             let approx = matches!(attention.members[position].contract, Contract::Approx { .. });
@@ -453,7 +422,7 @@ impl Lane {
     ///
     /// # Errors
     /// As [`Lane::wants_ahead`].
-    pub fn wants_mass(&mut self, seq: SeqId) -> Result<bool> {
+    pub fn wants_mass(&mut self, seq: SeqId) -> crate::Result<bool> {
         self.told("check for attention shares in plane", 0, |attention, open| {
             let (position, _) = attention.told_of(open.reader, seq, 0)?;
             let exact = matches!(attention.members[position].contract, Contract::Exact);
@@ -467,10 +436,9 @@ impl Lane {
     ///
     /// # Errors
     /// As [`Lane::query`].
-    pub fn ahead(&mut self, seq: SeqId, plane: u16, queries: &[f32]) -> Result<()> {
-        self.told("set the look-ahead query of plane", plane, |attention, open| {
-            attention.query(open, ScoreKind::Ahead, (seq, plane), queries)
-        })
+    pub fn ahead(&mut self, seq: SeqId, plane: u16, queries: &[f32]) -> crate::Result<()> {
+        let of = (ScoreKind::Ahead, seq, plane);
+        self.told("set the look-ahead query of plane", plane, |attention, open| attention.query(open, of, queries))
     }
 
     /// Report, for each query head of [`Lane::query`] in the plane of the last boundary, the logarithm of the sum of exponentials
@@ -479,7 +447,7 @@ impl Lane {
     ///
     /// # Errors
     /// `State`: not the plane of the last boundary, or its query was not reported. `Range`: not one sum for each query head.
-    pub fn sums(&mut self, seq: SeqId, plane: u16, sums: &[f32]) -> Result<()> {
+    pub fn sums(&mut self, seq: SeqId, plane: u16, sums: &[f32]) -> crate::Result<()> {
         self.told("set the sums of plane", plane, |attention, open| attention.sums(open, seq, plane, sums))
     }
 
@@ -489,7 +457,7 @@ impl Lane {
     ///
     /// # Errors
     /// As [`Lane::query`]; `Range` also: fewer shares than pages.
-    pub fn mass(&mut self, seq: SeqId, plane: u16, masses: &[f32]) -> Result<()> {
+    pub fn mass(&mut self, seq: SeqId, plane: u16, masses: &[f32]) -> crate::Result<()> {
         self.told("set the attention mass of plane", plane, |attention, open| attention.mass(open, seq, plane, masses))
     }
 
@@ -498,7 +466,7 @@ impl Lane {
     ///
     /// # Errors
     /// As [`Lane::query`].
-    pub fn scores(&mut self, kind: ScoreKind, seq: SeqId, plane: u16, shares: &[f32]) -> Result<()> {
+    pub fn scores(&mut self, kind: ScoreKind, seq: SeqId, plane: u16, shares: &[f32]) -> crate::Result<()> {
         self.told("report scores of plane", plane, |attention, open| {
             attention.told_of(open.reader, seq, plane)?;
             open.report((kind, seq, plane), 0, shares);
@@ -526,8 +494,8 @@ impl Lane {
         &mut self,
         doing: &'static str,
         plane: u16,
-        tell: impl FnOnce(&mut Attention, &mut Open<'_>) -> std::result::Result<T, Refusal>,
-    ) -> Result<T> {
+        tell: impl FnOnce(&mut Attention, &mut Open<'_>) -> Result<T, Refusal>,
+    ) -> crate::Result<T> {
         self.call(doing, u64::from(plane), |state, session| {
             let (attention, mut open) = state.attending(session);
             tell(attention, &mut open)

@@ -153,12 +153,9 @@ impl Away {
             return Some(Err(status));
         }
         self.stream.defer(&item.wait);
-        match state.gather(session, item.plane) {
-            Ok(true) => match self.stream.may_complete() {
-                Ok(true) => Some(Ok(())),
-                Ok(false) => self.late(inner, session),
-                Err(error) => Some(Err(crate::memory::cuda::status_of(&error))),
-            },
+        let may_complete = || self.stream.may_complete().map_err(|error| crate::memory::cuda::status_of(&error));
+        match state.gather(session, item.plane).and_then(|found| Ok(found && may_complete()?)) {
+            Ok(true) => Some(Ok(())),
             Ok(false) => self.late(inner, session),
             Err(status) => Some(Err(status)),
         }

@@ -34,7 +34,7 @@ impl OwedDigests {
 
     /// Build owed digests of pages that a boundary hands out. A step that does not fit into tier 0 has these pages only for this
     /// pass.
-    pub fn build_owed(&mut self, session: &Session, reader: &Reader, sketched: &mut Sketched, plane: u16, pass: Pass) {
+    pub fn build(&mut self, session: &Session, reader: &Reader, sketched: &mut Sketched, plane: u16, pass: Pass) {
         if !self.owing {
             return;
         }
@@ -67,7 +67,7 @@ impl OwedDigests {
     pub fn end(&mut self, session: &Session, reader: &Reader, sketched: &mut Sketched) {
         if self.owing && session.attention.owes() {
             let planes = session.shared.geometry().plane_count() as u16;
-            (0..planes).for_each(|plane| self.build_owed(session, reader, sketched, plane, Pass::All));
+            (0..planes).for_each(|plane| self.build(session, reader, sketched, plane, Pass::All));
         }
         build_filled(session, reader, sketched);
     }

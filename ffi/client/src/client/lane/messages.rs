@@ -15,6 +15,9 @@ use kvtide_wire::{
 };
 use std::{os::fd::AsFd, time::Duration};
 
+/// What a report of scores is about: their kind, the sequence and the plane.
+pub(super) type Reported = (ScoreKind, u32, u16);
+
 /// A lane's messages to the daemon and its words in shared memory. A message that does not fit into the ring is sent later: the
 /// end of the last step first, then the begin of the open one, then its fault.
 pub(super) struct Messages {
@@ -119,15 +122,9 @@ impl Messages {
         Ok(())
     }
 
-    /// Report a boundary's missing page to the daemon.
-    pub fn ask(
-        &mut self,
-        session: &Session,
-        reader: &Reader,
-        announce: bool,
-        fault: Option<Fault>,
-    ) -> Result<(), Status> {
-        self.unannounced |= announce;
+    /// Report a boundary's missing page to the daemon. `begun`: and the begin of the step.
+    pub fn ask(&mut self, session: &Session, reader: &Reader, begun: bool, fault: Option<Fault>) -> Result<(), Status> {
+        self.unannounced |= begun;
         self.unsent = fault.or(self.unsent);
         session.usable()?;
         match self.catch_up(session, reader) {
@@ -153,10 +150,11 @@ impl Messages {
         &mut self,
         session: &Session,
         reader: &Reader,
-        (kind, seq, plane): (ScoreKind, u32, u16),
+        of: Reported,
         (step, first): (u64, u32),
         shares: &[f32],
     ) {
+        let (kind, seq, plane) = of;
         let top = &mut self.top;
         let logarithm = |share: f32| F16::nearest(share.clamp(0.0, 1.0).ln());
         top.clear();

@@ -1,13 +1,11 @@
 //! A lane: one ordered stream of engine work, and its view of the page table.
 //!
 //! [`Lane`] is the handle of the engine, and `state` what stays when no handle exists. It composes the reader of steps with three
-//! parts, each with its own facts: `messages` to the daemon, `attention` with its `digests`, and the `device_side`.
+//! parts, each with its own facts: `messages` to the daemon, `attention` with its `digests`, and the device side in `stream`.
 
 pub(crate) mod attention;
 #[cfg(feature = "cuda")]
 mod away;
-#[cfg(feature = "cuda")]
-mod device_side;
 mod digests;
 mod messages;
 #[cfg(not(feature = "cuda"))]
@@ -25,7 +23,7 @@ pub use stream::LaneDevice;
 use no_device::{DeviceSide, Sketched};
 pub(crate) use state::State;
 #[cfg(feature = "cuda")]
-use {device_side::DeviceSide, sketched::Sketched};
+use {sketched::Sketched, stream::DeviceSide};
 
 pub use attention::{Omission, ScoreKind};
 
@@ -68,7 +66,7 @@ pub struct Lane {
 
 impl Lane {
     pub(super) fn new(client: &Client, index: u16) -> Result<Lane> {
-        let state = client.inner.take_lane(index)?;
+        let state = client.inner.lanes.take(&client.inner.session, index)?;
         Ok(Lane {
             inner: Arc::clone(&client.inner),
             #[cfg(feature = "cuda")]
@@ -82,8 +80,13 @@ impl Lane {
         self.state.as_deref()
     }
 
-    /// Return the lane's state and session. Fails in a forked child.
-    fn parts(&mut self, doing: &'static str) -> Result<(&mut State, &Arc<Session>)> {
+    /// Run a call of the lane on `on`. Fails in a forked child.
+    fn call<T>(
+        &mut self,
+        doing: &'static str,
+        on: u64,
+        call: impl FnOnce(&mut State, &Session) -> std::result::Result<T, Refusal>,
+    ) -> Result<T> {
         let error = |status| Error::call(doing, u64::from(self.index), status);
         let session = &self.inner.session;
         session.ours().map_err(error)?;
@@ -91,17 +94,7 @@ impl Lane {
         if let (None, Some(away)) = (&self.state, &self.away) {
             self.state = Some(away.come_home(session).map_err(error)?);
         }
-        self.state.as_deref_mut().map(|state| (state, session)).ok_or(error(Status::State))
-    }
-
-    /// Run a call of the lane on `on`.
-    fn call<T>(
-        &mut self,
-        doing: &'static str,
-        on: u64,
-        call: impl FnOnce(&mut State, &Session) -> std::result::Result<T, Refusal>,
-    ) -> Result<T> {
-        let (state, session) = self.parts(doing)?;
+        let state = self.state.as_deref_mut().ok_or(error(Status::State))?;
         call(state, session).map_err(|refusal| Error::refused(doing, on, refusal))
     }
 
@@ -205,7 +198,7 @@ impl Drop for Lane {
             if let Some(stream) = state.stream() {
                 stream.unbind();
             }
-            self.inner.give_lane(self.index, state);
+            self.inner.lanes.give(self.index, state);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A lane of a build without support for devices: it has no device side and no sketches.
 
-use super::{Refusal, ScoreKind, StepSeq};
+use super::{Refusal, ScoreKind, StepSeq, messages::Reported};
 use crate::{
     agent::{protocol::step::Reader, session::Session},
     client::options::SeqId,
@@ -42,7 +42,7 @@ impl Sketched {
         true
     }
 
-    pub fn take(&mut self, _: &Session, _: &Reader, _: impl FnMut((ScoreKind, SeqId, u16), (u64, u32), &[f32])) {}
+    pub fn take(&mut self, _: &Session, _: &Reader, _: impl FnMut(Reported, (u64, u32), &[f32])) {}
 
     pub fn shares(&self, _: &Session, _: SeqId, _: u16, _: u32) -> Option<&[f32]> {
         None

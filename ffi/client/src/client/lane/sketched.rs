@@ -4,6 +4,7 @@
 use super::{
     Refusal, ScoreKind, StepSeq,
     attention::{page_of, pages_of},
+    messages::Reported,
 };
 use crate::{
     agent::{
@@ -21,22 +22,12 @@ use kvtide_kernels::{
 use kvtide_wire::status::Status;
 use std::{collections::HashMap, sync::Arc};
 
-/// Answer of a device's sketches to a query.
-struct Answered {
-    /// The step of the query, and [`SeqTable::version`](crate::agent::protocol::seqs::SeqTable::version) of its sequence.
-    step: u64,
-    version: u32,
-    /// Index of the first page, and the share of each page.
-    first: u32,
-    shares: Vec<f32>,
-}
-
 /// Sketches of pages' keys on the lane's stream, if the session keeps any, and their answers.
 #[derive(Default)]
 pub(super) struct Sketched {
     sketches: Option<(Box<Sketches>, Arc<LaneStream>)>,
-    /// The newest answer for each sequence and plane, of this step or the previous one.
-    answered: HashMap<(SeqId, u16), Answered>,
+    /// The newest answer for each sequence and plane, of this step or the previous one: the share of each page.
+    answered: HashMap<(SeqId, u16), (Asked, Vec<f32>)>,
 }
 
 impl Sketched {
@@ -46,7 +37,7 @@ impl Sketched {
 
     /// Prepare for a step that has begun.
     pub fn begin(&mut self, step: u64) {
-        self.answered.retain(|_, answer| answer.step + 1 >= step);
+        self.answered.retain(|_, (asked, _)| asked.step + 1 >= step);
     }
 
     /// Return the sketches, stream and device side, if the lane is bound to a stream.
@@ -132,12 +123,7 @@ impl Sketched {
     }
 
     /// Take the answers that have arrived: give them to `report`, and keep the newest for page selection.
-    pub fn take(
-        &mut self,
-        session: &Session,
-        reader: &Reader,
-        mut report: impl FnMut((ScoreKind, SeqId, u16), (u64, u32), &[f32]),
-    ) {
+    pub fn take(&mut self, session: &Session, reader: &Reader, mut report: impl FnMut(Reported, (u64, u32), &[f32])) {
         let Some((sketches, _)) = &mut self.sketches else { return };
         let mut take = |Answer { asked, shares }: Answer<'_>| {
             let Asked { seq, version, plane, kind, step, first, .. } = asked;
@@ -146,8 +132,7 @@ impl Sketched {
                 return;
             }
             if step + 1 >= reader.step() {
-                let shares = shares.to_vec();
-                self.answered.insert((seq, plane), Answered { step, version, first, shares });
+                self.answered.insert((seq, plane), (asked, shares.to_vec()));
             }
             report((kind, seq, plane), (step, first), shares);
         };
@@ -158,8 +143,7 @@ impl Sketched {
     /// Return the shares of a plane's pages from `first` on, if a query for them was answered. It was an earlier query or a
     /// look-ahead query.
     pub fn shares(&self, session: &Session, seq: SeqId, plane: u16, first: u32) -> Option<&[f32]> {
-        let answer = self.answered.get(&(seq, plane))?;
-        let fits = answer.first == first && answer.version == session.shared.seqs().version(seq);
-        fits.then_some(&answer.shares[..])
+        let (asked, shares) = self.answered.get(&(seq, plane))?;
+        (asked.first == first && asked.version == session.shared.seqs().version(seq)).then_some(&shares[..])
     }
 }

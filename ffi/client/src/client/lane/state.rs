@@ -37,7 +37,7 @@ pub(crate) struct State {
 impl State {
     pub fn new(reader: Reader, port: Port, words: LaneWriter) -> State {
         let attention = Attention::new(reader.view().shared().geometry().plane_count());
-        State { reader, messages: Messages::new(port, words), attention, device: DeviceSide::default() }
+        State { reader, messages: Messages::new(port, words), attention, device: Default::default() }
     }
 
     /// Attach the lane's device side.

@@ -1,11 +1,18 @@
 //! Lanes bound to a stream of the device that tier 0 is on.
 
 use super::{
-    Lane, Refusal,
+    Lane, OPEN_STEP, Refusal,
     away::{Away, Gated, pass_gates},
-    device_side::of,
 };
-use crate::{Error, Result, agent::stream::LaneStream, memory::cuda::error};
+use crate::{
+    Error, Result,
+    agent::{
+        protocol::step::Reader,
+        session::Session,
+        stream::{LaneStream, Wait},
+    },
+    memory::cuda::{error, status_of},
+};
 use kvtide_kernels::Stream;
 use kvtide_wire::status::Status;
 use std::sync::Arc;
@@ -172,6 +179,93 @@ impl Lane {
         failed
             .map_or(Ok(()), |status| Err(Error::call("complete the boundaries of lane", u64::from(self.index), status)))
     }
+}
+
+/// A lane's stream, if tier 0 is on a device; without one nothing is to be done. A lost device ends the session.
+#[derive(Default)]
+pub(super) struct DeviceSide(Option<Arc<LaneStream>>);
+
+impl DeviceSide {
+    pub fn new(stream: Arc<LaneStream>) -> DeviceSide {
+        DeviceSide(Some(stream))
+    }
+
+    pub fn stream(&self) -> Option<&Arc<LaneStream>> {
+        self.0.as_ref()
+    }
+
+    /// Prepare the lane's stream for a step.
+    pub fn begin(&self, session: &Session, reader: &mut Reader) -> std::result::Result<(), Refusal> {
+        let Some(stream) = &self.0 else { return Ok(()) };
+        if reader.view().active() {
+            return Err(Refusal::because(Status::State, OPEN_STEP));
+        }
+        if stream.stream().is_none() {
+            return Err(Refusal::because(Status::State, "tier 0 is on a device: bind the lane to a stream first"));
+        }
+        if stream.begin().map_err(|error| of(session, &error))? {
+            reader.replay();
+        }
+        Ok(())
+    }
+
+    /// Refuse calls that enqueue on a stream that is being captured into a graph, before they change anything.
+    pub fn outside_capture(&self, session: &Session) -> std::result::Result<(), Refusal> {
+        let outside = self.0.as_ref().map_or(Ok(()), |stream| stream.outside_capture());
+        outside.map_err(|error| of(session, &error))
+    }
+
+    /// Enqueue the table's last changes to the device's copy.
+    pub fn enqueue(&self, session: &Session) -> std::result::Result<(), Status> {
+        self.0.as_ref().map_or(Ok(()), |stream| stream.flush().map_err(|status| lost(session, status)))
+    }
+
+    /// Check that the lane's device side works.
+    pub fn healthy(&self, session: &Session) -> std::result::Result<(), Status> {
+        match self.0.as_ref().and_then(|stream| stream.failed()) {
+            Some(Status::Device) => Err(lost(session, Status::Device)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Open the gates of a step on the device.
+    pub fn open_gates(&self, session: &Session) -> std::result::Result<(), Refusal> {
+        let opened = self.0.as_ref().map_or(Ok(()), |stream| stream.open_gates());
+        opened.map_err(|error| of(session, &error))
+    }
+
+    /// End the gated step on the device.
+    pub fn close_gates(&self) {
+        self.0.iter().for_each(|stream| stream.close_gates());
+    }
+
+    /// Let the stream wait for a boundary. `None`: it waits for too many already.
+    pub fn wait(&self, session: &Session) -> std::result::Result<Option<Wait>, Status> {
+        let Some(stream) = &self.0 else { return Err(Status::State) };
+        stream.wait().map_err(|error| lost(session, status_of(&error)))
+    }
+
+    /// Check that the stream can wait for a step's pages.
+    pub fn check_wait(&self, session: &Session, reader: &Reader) -> std::result::Result<(), Refusal> {
+        const NO_WAIT: &str = "the stream cannot wait for the step's pages: they do not fit into tier 0, the device has no \
+                               such waits, or another lane has a stream too; use boundary";
+        let waits = self.0.as_ref().is_some_and(|stream| stream.can_wait());
+        let waits = waits && reader.fits(|class| session.tier0.frames(class));
+        if waits { Ok(()) } else { Err(Refusal::because(Status::State, NO_WAIT)) }
+    }
+}
+
+/// Convert a device error. A lost device ends the session.
+fn of(session: &Session, error: &kvtide_kernels::Error) -> Refusal {
+    Refusal::because(lost(session, status_of(error)), error.to_string())
+}
+
+/// A lost device ends the session.
+fn lost(session: &Session, status: Status) -> Status {
+    if status == Status::Device {
+        session.fail(status);
+    }
+    status
 }
 
 /// Build the refusal of a call that needs a device.

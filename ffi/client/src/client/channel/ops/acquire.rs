@@ -1,7 +1,7 @@
 //! Acquire: pin pages in tier 0.
 
 use super::{
-    Answered, Operation, Outcome, Refusal, Reply, Sequences, Session, Started, Status, WireRequest, Work, parked,
+    Answered, Operation, Outcome, Refusal, Reply, Sequences, Session, Started, Status, WireRequest, Work, check_range,
 };
 use crate::{
     agent::protocol::{PageRange, PinId},
@@ -17,16 +17,12 @@ pub struct Acquire {
 
 impl Acquire {
     /// Pin a range. Send a request only if a page of it is missing.
-    pub(super) fn begin(sequences: &mut Sequences, session: &Session, range: PageRange) -> Result<Started, Refusal> {
+    pub fn begin(sequences: &mut Sequences, session: &Session, range: PageRange) -> Result<Started, Refusal> {
         let PageRange { seq, first, count, plane, planes } = range;
         let shared = &session.shared;
         sequences.steady(seq)?;
         let all = shared.geometry().plane_count();
-        let blocks = shared.seqs().len(seq);
-        if first.checked_add(count).is_none_or(|end| end > blocks) {
-            let why = format!("{count} blocks from block {first} on; the sequence has {blocks}");
-            return Err(Refusal::because(Status::Range, why));
-        }
+        check_range(first, count, shared.seqs().len(seq))?;
         if u32::from(plane) + u32::from(planes) > all {
             let why = format!("{planes} planes from plane {plane} on; the space has {all}");
             return Err(Refusal::because(Status::Range, why));
@@ -60,10 +56,6 @@ impl Operation for Acquire {
         let pinned = reply.check(true).and_then(|()| sequences.pinned(self.range.seq, self.pin, true));
         pinned.inspect_err(|_| self.unpin(session))?;
         Ok(Some(Outcome::Pin(pin_of(self.pin))))
-    }
-
-    fn why(&self, _: &Session, status: Status) -> Option<String> {
-        parked(status)
     }
 
     fn take_back(&self, _: &mut Sequences, session: &Session) {

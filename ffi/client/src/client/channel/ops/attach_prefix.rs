@@ -1,8 +1,7 @@
 //! Attach prefix: attach the longest cached prefix to an empty sequence.
 
 use super::{
-    Answered, Operation, Outcome, Refusal, Reply, Sequences, Session, Started, Status, WireRequest, Work,
-    parked_or_full, part,
+    Answered, Operation, Outcome, Refusal, Reply, Sequences, Session, Started, Status, WireRequest, Work, part,
 };
 
 /// Requests the hashes from `at` on, in as many requests as needed.
@@ -16,7 +15,7 @@ pub struct AttachPrefix {
 }
 
 impl AttachPrefix {
-    pub(super) fn begin(
+    pub fn begin(
         sequences: &mut Sequences,
         session: &Session,
         seq: u32,
@@ -41,10 +40,6 @@ impl Operation for AttachPrefix {
         let asked = if self.at == 0 { self.hashes.len() as u32 } else { 0 };
         let asked = (!self.looked_up).then_some(asked);
         WireRequest::AttachPrefix { seq: self.seq, hashes: part(&self.hashes, self.at), asked }
-    }
-
-    fn why(&self, _: &Session, status: Status) -> Option<String> {
-        parked_or_full(status)
     }
 
     fn answered(&mut self, sequences: &mut Sequences, session: &Session, reply: &Reply) -> Answered {

@@ -54,13 +54,8 @@ fn some(count: usize, most: usize) -> Result<(), Refusal> {
     }
 }
 
-/// Check blocks that a request reads, of a lease or of a sequence that no other request changes.
-fn readable(sequences: &mut Sequences, seq: u32, first: u32, count: usize) -> Result<(), Refusal> {
-    if sequences.check_blocks(seq, first, count)?.changing { Err(Status::Again.into()) } else { Ok(()) }
-}
-
 impl CopyBlocks {
-    pub(super) fn load(
+    pub fn load(
         sequences: &mut Sequences,
         session: &Arc<Session>,
         seq: u32,
@@ -68,11 +63,13 @@ impl CopyBlocks {
         blocks: &[u32],
     ) -> Result<Started, Refusal> {
         some(blocks.len(), WORDS_MAX)?;
-        readable(sequences, seq, first, blocks.len())?;
+        if sequences.check_blocks(seq, first, blocks.len())?.changing {
+            return Err(Status::Again.into());
+        }
         CopyBlocks::begin(session, blocks, Kind::Load { seq, first, engine: blocks.to_vec() })
     }
 
-    pub(super) fn store(
+    pub fn store(
         session: &Arc<Session>,
         (first, parent): (u32, u128),
         hashes: &[u128],

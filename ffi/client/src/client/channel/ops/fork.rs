@@ -1,9 +1,6 @@
 //! Fork: a child that shares the sealed blocks and has copies of the others.
 
-use super::{
-    Answered, Operation, Outcome, Refusal, Reply, Sequences, Session, Started, Status, WireRequest, Work, close,
-    parked_or_full,
-};
+use super::{Answered, Operation, Outcome, Refusal, Reply, Sequences, Session, Started, WireRequest, Work, close};
 
 /// Both sequences are closed to lanes until the answer.
 #[derive(Debug)]
@@ -13,7 +10,7 @@ pub struct Fork {
 }
 
 impl Fork {
-    pub(super) fn begin(sequences: &mut Sequences, session: &Session, seq: u32) -> Result<Started, Refusal> {
+    pub fn begin(sequences: &mut Sequences, session: &Session, seq: u32) -> Result<Started, Refusal> {
         let seqs = session.shared.seqs();
         sequences.steady(seq)?;
         close(session, seq)?;
@@ -26,10 +23,6 @@ impl Fork {
 impl Operation for Fork {
     fn request(&self) -> WireRequest<'_> {
         WireRequest::Fork { parent: self.parent, child: self.child }
-    }
-
-    fn why(&self, _: &Session, status: Status) -> Option<String> {
-        parked_or_full(status)
     }
 
     fn answered(&mut self, sequences: &mut Sequences, session: &Session, reply: &Reply) -> Answered {

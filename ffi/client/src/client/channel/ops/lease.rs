@@ -20,7 +20,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    pub(super) fn begin(
+    pub fn begin(
         sequences: &mut Sequences,
         session: &Session,
         hash: u128,

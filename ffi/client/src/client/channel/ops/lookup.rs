@@ -17,7 +17,7 @@ pub struct Lookup {
 }
 
 impl Lookup {
-    pub(super) fn begin(hashes: &[u128]) -> Result<Started, Refusal> {
+    pub fn begin(hashes: &[u128]) -> Result<Started, Refusal> {
         if hashes.len() > CALL_BLOCKS_MAX {
             return Err(too_many(hashes.len(), CALL_BLOCKS_MAX));
         }

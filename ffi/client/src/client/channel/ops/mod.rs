@@ -16,7 +16,6 @@ mod park;
 mod publish;
 mod reserve;
 mod resize;
-mod sequence;
 mod truncate;
 
 use super::{
@@ -32,7 +31,6 @@ use crate::{
     },
 };
 use acquire::Acquire;
-use advise::SetContract;
 use attach_prefix::AttachPrefix;
 use copy::CopyBlocks;
 pub(super) use copy::LoadHashed;
@@ -46,7 +44,6 @@ use park::{Park, Resume};
 use publish::Publish;
 use reserve::Reserve;
 use resize::Resize;
-pub(super) use sequence::{DropSeq, Tell};
 use std::sync::Arc;
 use truncate::Truncate;
 
@@ -68,12 +65,42 @@ pub(super) trait Operation {
 
     /// Return the action and its object, for error messages.
     fn describe(&self) -> (&'static str, u64) {
-        describe(self.request())
+        match self.request() {
+            WireRequest::Reserve { seq, .. } => ("reserve for sequence", seq.into()),
+            WireRequest::Fork { parent, .. } => ("fork sequence", parent.into()),
+            WireRequest::Truncate { seq, .. } => ("truncate sequence", seq.into()),
+            WireRequest::Publish { seq, .. } => ("publish blocks of sequence", seq.into()),
+            WireRequest::AttachPrefix { seq, .. } => ("attach a prefix to sequence", seq.into()),
+            WireRequest::Park { seq, .. } => ("park sequence", seq.into()),
+            WireRequest::Resume { seq } => ("resume sequence", seq.into()),
+            WireRequest::Acquire { seq, .. } => ("acquire pages of sequence", seq.into()),
+            WireRequest::Tier0Resize { class, .. } => ("resize tier-0 class", class.into()),
+            WireRequest::Guarantee { blocks } => ("guarantee blocks, number", blocks.into()),
+            WireRequest::Lookup { .. } => ("look up a prefix on channel", 0),
+            WireRequest::Lease { count, .. } => ("lease a prefix of blocks", count.into()),
+            WireRequest::LoadBlocks { engine, .. } => (LOAD, engine.len() as u64),
+            WireRequest::StoreBlocks { engine, .. } => (STORE, engine.len() as u64),
+            WireRequest::Follow { from } => (FOLLOW, from),
+            WireRequest::ListBlocks { cursor } => (LIST, cursor),
+            WireRequest::LoadHashed { hashes, .. } => (LOAD_HASHED, hashes.len() as u64),
+            _ => ("send a request on channel", 0),
+        }
     }
 
     /// Return why the daemon refused the request, where it is known better than by the status.
-    fn why(&self, _: &Session, _: Status) -> Option<String> {
-        None
+    fn why(&self, _: &Session, status: Status) -> Option<String> {
+        const PARKED: &str = "the sequence is parked, or another call on it is in flight";
+        let request = self.request();
+        let changes = matches!(request, WireRequest::Truncate { .. } | WireRequest::Acquire { .. });
+        let grows = matches!(
+            request,
+            WireRequest::Reserve { .. } | WireRequest::Fork { .. } | WireRequest::AttachPrefix { .. }
+        );
+        match status {
+            Status::State if changes || grows => Some(PARKED.into()),
+            Status::Limit if grows => Some(FULL.into()),
+            _ => None,
+        }
     }
 
     /// Return the sequence that no other request may change meanwhile.
@@ -95,31 +122,6 @@ pub(super) trait Operation {
 /// contradicts its request.
 type Answered = Result<Option<Outcome>, Status>;
 
-/// Return the action of a request and its object.
-fn describe(request: WireRequest<'_>) -> (&'static str, u64) {
-    match request {
-        WireRequest::Reserve { seq, .. } => ("reserve for sequence", seq.into()),
-        WireRequest::Fork { parent, .. } => ("fork sequence", parent.into()),
-        WireRequest::Truncate { seq, .. } => ("truncate sequence", seq.into()),
-        WireRequest::Publish { seq, .. } => ("publish blocks of sequence", seq.into()),
-        WireRequest::AttachPrefix { seq, .. } => ("attach a prefix to sequence", seq.into()),
-        WireRequest::Park { seq, .. } => ("park sequence", seq.into()),
-        WireRequest::Resume { seq } => ("resume sequence", seq.into()),
-        WireRequest::Acquire { seq, .. } => ("acquire pages of sequence", seq.into()),
-        WireRequest::Tier0Resize { class, .. } => ("resize tier-0 class", class.into()),
-        WireRequest::Guarantee { blocks } => ("guarantee blocks, number", blocks.into()),
-        WireRequest::Contract { seq, .. } => ("set the reading contract of sequence", seq.into()),
-        WireRequest::Lookup { .. } => ("look up a prefix on channel", 0),
-        WireRequest::Lease { count, .. } => ("lease a prefix of blocks", count.into()),
-        WireRequest::LoadBlocks { engine, .. } => (LOAD, engine.len() as u64),
-        WireRequest::StoreBlocks { engine, .. } => (STORE, engine.len() as u64),
-        WireRequest::Follow { from } => (FOLLOW, from),
-        WireRequest::ListBlocks { cursor } => (LIST, cursor),
-        WireRequest::LoadHashed { hashes, .. } => (LOAD_HASHED, hashes.len() as u64),
-        _ => ("send a request on channel", 0),
-    }
-}
-
 /// Declares the operations that can be in flight.
 macro_rules! work {
     ($($operation:ident),* $(,)?) => {
@@ -139,12 +141,12 @@ macro_rules! work {
     };
 }
 work! {
-    Plain, Tell, DropSeq, Reserve, Fork, Truncate, Publish, AttachPrefix, Park, Resume, Acquire, SetContract, Lookup,
+    Plain, Reserve, Fork, Truncate, Publish, AttachPrefix, Park, Resume, Acquire, Lookup,
     Lease, CopyBlocks, Resize, FeedPart,
 }
 
 impl Work {
-    /// Create an operation without local changes.
+    /// Create the operation of a request whose local changes, if any, have been made.
     pub fn plain(request: WireRequest<'static>) -> Work {
         Work::Plain(Plain(request))
     }
@@ -164,17 +166,10 @@ pub(super) trait Begin {
     fn begin(self, sequences: &mut Sequences, session: &Arc<Session>) -> Result<Started, Refusal>;
 }
 
-/// A request that changes nothing on this side needs no operation of its own.
-impl Begin for WireRequest<'static> {
-    fn begin(self, _: &mut Sequences, _: &Arc<Session>) -> Result<Started, Refusal> {
-        Ok(Started::Send(Work::plain(self)))
-    }
-}
-
 impl Begin for Request<'_> {
     fn begin(self, sequences: &mut Sequences, session: &Arc<Session>) -> Result<Started, Refusal> {
         match self {
-            Request::Nop => WireRequest::Nop {}.begin(sequences, session),
+            Request::Nop => Ok(Started::Send(Work::plain(WireRequest::Nop {}))),
             Request::Reserve { seq, tokens } => Reserve::begin(sequences, session, seq, tokens),
             Request::Fork { seq } => Fork::begin(sequences, session, seq),
             Request::Truncate { seq, tokens } => Truncate::begin(sequences, session, seq, tokens),
@@ -189,7 +184,7 @@ impl Begin for Request<'_> {
             Request::Advise { seq, first, count, advice } => {
                 advise::begin(sequences, session, seq, (first, count), advice)
             }
-            Request::Contract { seq, contract } => SetContract::begin(sequences, seq, contract),
+            Request::Contract { seq, contract } => advise::contract(sequences, seq, contract),
             Request::Acquire { range } => Acquire::begin(sequences, session, range),
             Request::Lookup { hashes } => Lookup::begin(hashes),
             Request::Lease { hash, count, time } => Lease::begin(sequences, session, hash, count, time),
@@ -237,7 +232,8 @@ impl Reply {
     }
 }
 
-/// A request without local changes.
+/// A request that needs no more than its answer's status. If an update of a sequence fails, the daemon's state and the session's
+/// mirror differ.
 #[derive(Debug)]
 pub(super) struct Plain(WireRequest<'static>);
 
@@ -246,8 +242,25 @@ impl Operation for Plain {
         self.0
     }
 
+    fn answered(&mut self, sequences: &mut Sequences, session: &Session, reply: &Reply) -> Answered {
+        match self.0 {
+            WireRequest::SeqDrop { seq } => sequences.forget(seq),
+            WireRequest::Contract { seq, contract } if reply.status == Status::Ok => {
+                session.shared.seqs().set_contract(seq, contract.word());
+            }
+            WireRequest::SeqCreate { seq } | WireRequest::Commit { seq, .. } if reply.status != Status::Ok => {
+                sequences.rejected(seq, reply.status);
+            }
+            _ => {}
+        }
+        reply.done()
+    }
+
     fn describe(&self) -> (&'static str, u64) {
-        ("send a request on channel", 0)
+        match self.0 {
+            WireRequest::Contract { seq, .. } => ("set the reading contract of sequence", seq.into()),
+            _ => ("send a request on channel", 0),
+        }
     }
 
     fn changes(&self) -> Option<SeqId> {
@@ -269,21 +282,17 @@ pub(super) fn place(first: u32, parent: u128, hashes: &[Hash]) -> Result<(), Ref
     }
 }
 
+/// Check a range of a sequence's blocks.
+fn check_range(first: u32, count: u32, blocks: u32) -> Result<(), Refusal> {
+    let why = || format!("{count} blocks from block {first} on; the sequence has {blocks}");
+    let fits = first.checked_add(count).is_some_and(|end| end <= blocks);
+    if fits { Ok(()) } else { Err(Refusal::because(Status::Range, why())) }
+}
+
 /// Why the daemon refuses hashes that [`place`] accepts.
 const OTHER_PLACE: &str = "the cache has one of the blocks, or their parent, at another place of a prefix";
 
-/// Return the reason if the daemon refuses a call on a sequence for its state.
-fn parked(status: Status) -> Option<String> {
-    let why = "the sequence is parked, or another call on it is in flight";
-    (status == Status::State).then(|| why.into())
-}
-
 const FULL: &str = "the daemon has no room for another list of blocks: drop sequences or end leases";
-
-/// Do the same for a call that adds blocks to a sequence.
-fn parked_or_full(status: Status) -> Option<String> {
-    if status == Status::Limit { Some(FULL.into()) } else { parked(status) }
-}
 
 /// Return the reason if a sequence would become too long.
 fn too_long(session: &Session) -> String {

@@ -11,7 +11,7 @@ pub struct Park {
 }
 
 impl Park {
-    pub(super) fn begin(sequences: &mut Sequences, seq: u32, due: Duration) -> Result<Started, Refusal> {
+    pub fn begin(sequences: &mut Sequences, seq: u32, due: Duration) -> Result<Started, Refusal> {
         let due_us = u64::try_from(due.as_micros()).unwrap_or(u64::MAX);
         if !sequences.park(seq)? {
             // Only the expected time of return changes.
@@ -38,7 +38,7 @@ pub struct Resume {
 }
 
 impl Resume {
-    pub(super) fn begin(sequences: &mut Sequences, seq: u32) -> Result<Started, Refusal> {
+    pub fn begin(sequences: &mut Sequences, seq: u32) -> Result<Started, Refusal> {
         if !sequences.steady(seq)?.parked {
             return Err(Refusal::because(Status::State, "the sequence is not parked"));
         }

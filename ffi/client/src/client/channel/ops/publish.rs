@@ -26,7 +26,7 @@ pub struct Publish {
 }
 
 impl Publish {
-    pub(super) fn begin(
+    pub fn begin(
         sequences: &mut Sequences,
         session: &Session,
         seq: u32,

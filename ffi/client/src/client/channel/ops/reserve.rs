@@ -2,7 +2,7 @@
 
 use super::{
     Answered, BLOCKS_MAX, Operation, Outcome, Refusal, Reply, Sequences, Session, Started, Status, WireRequest, Work,
-    parked_or_full, too_long,
+    too_long,
 };
 
 /// Requests `count` blocks, and `left` more with further requests.
@@ -14,12 +14,7 @@ pub struct Reserve {
 }
 
 impl Reserve {
-    pub(super) fn begin(
-        sequences: &mut Sequences,
-        session: &Session,
-        seq: u32,
-        tokens: u64,
-    ) -> Result<Started, Refusal> {
+    pub fn begin(sequences: &mut Sequences, session: &Session, seq: u32, tokens: u64) -> Result<Started, Refusal> {
         let seqs = session.shared.seqs();
         sequences.steady(seq)?;
         let wanted = session.shared.geometry().blocks_for(tokens);
@@ -38,10 +33,6 @@ impl Reserve {
 impl Operation for Reserve {
     fn request(&self) -> WireRequest<'_> {
         WireRequest::Reserve { seq: self.seq, count: self.count }
-    }
-
-    fn why(&self, _: &Session, status: Status) -> Option<String> {
-        parked_or_full(status)
     }
 
     fn answered(&mut self, _: &mut Sequences, session: &Session, reply: &Reply) -> Answered {

@@ -15,7 +15,7 @@ const RESIZING: &str = "the class is being resized: wait for the end of that cal
 
 impl Resize {
     /// Request another number of frames of a class. If it grows, its memory is allocated before the request.
-    pub(super) fn begin(session: &Session, class: usize, frames: u32) -> Result<Started, Refusal> {
+    pub fn begin(session: &Session, class: usize, frames: u32) -> Result<Started, Refusal> {
         let range = |why: String| Refusal::because(Status::Range, why);
         let none = || range(format!("tier 0 has {} size classes", session.shared.geometry().classes()));
         let most = session.tier0.class(class).ok_or_else(none)?.frames_max;

@@ -1,7 +1,7 @@
 //! Truncate: cut a sequence to its first tokens.
 
 use super::{
-    Answered, Operation, Outcome, Refusal, Reply, Sequences, Session, Started, Status, WireRequest, Work, close, parked,
+    Answered, Operation, Outcome, Refusal, Reply, Sequences, Session, Started, Status, WireRequest, Work, close,
 };
 
 /// The sequence is closed to lanes until the answer.
@@ -12,12 +12,7 @@ pub struct Truncate {
 }
 
 impl Truncate {
-    pub(super) fn begin(
-        sequences: &mut Sequences,
-        session: &Session,
-        seq: u32,
-        tokens: u64,
-    ) -> Result<Started, Refusal> {
+    pub fn begin(sequences: &mut Sequences, session: &Session, seq: u32, tokens: u64) -> Result<Started, Refusal> {
         let (seqs, pins) = (session.shared.seqs(), session.shared.pins());
         let owned = sequences.steady(seq)?;
         if tokens > seqs.committed(seq) {
@@ -38,10 +33,6 @@ impl Truncate {
 impl Operation for Truncate {
     fn request(&self) -> WireRequest<'_> {
         WireRequest::Truncate { seq: self.seq, tokens: self.tokens }
-    }
-
-    fn why(&self, _: &Session, status: Status) -> Option<String> {
-        parked(status)
     }
 
     fn answered(&mut self, sequences: &mut Sequences, session: &Session, reply: &Reply) -> Answered {
