@@ -12,19 +12,17 @@ impl BlockApi<'_> {
     /// Tell the events from number `from` on, or wait for one.
     pub(crate) fn follow(&mut self, who: Who, from: u64, due: u64) {
         let s = who.session;
-        let knows = self.readers[s].follows || mutants::on(Mutant::FeedTrustsNumber);
         // Earlier changes are not in the feed, and `from` may be a number of another session's or another daemon's feed.
-        let from = if knows { from } else { u64::MAX };
+        let from = if self.follows(s) || mutants::on(Mutant::FeedTrustsNumber) { from } else { u64::MAX };
         let Some(op) = self.new_op(who, NONE, Follow { from }, due) else { return };
-        self.readers[s].follows = true;
-        let waits = self.feed.get_or_insert_default().waits(s, from);
+        let waits = self.below.follow(s, from);
         let phase = if waits { Phase::Following } else { Phase::Ready };
         self.enter(s, op, phase);
     }
 
     /// Write the events from number `from` on, as many as fit. Return the number after the last one.
     pub(crate) fn complete_follow(&self, from: u64, buf: &mut ActionBuf) -> (Status, u64) {
-        let Some(feed) = &self.feed else { return (Status::State, 0) };
+        let Some(feed) = self.events() else { return (Status::State, 0) };
         (Status::Ok, feed.write(from, buf))
     }
 

@@ -77,7 +77,7 @@ impl BlockApi<'_> {
         }
         self.set_copies(s, op, Copies { list, ..Copies::default() });
         self.enter(s, op, Phase::Copying);
-        self.has_read_by_hash = true;
+        self.begin_read_by_hash();
     }
 
     /// Return the block of a hash in the session's shard. An entry that is only on NVMe gets one.

@@ -42,7 +42,7 @@ pub(crate) struct DiskTier {
     /// Block ids that a request still lacks while it waits for blocks to be recorded; 0 if no request waits.
     ids_wanted: u32,
     /// There was a read by hash: where no relay attaches, readers are not searched for one.
-    pub(crate) has_read_by_hash: bool,
+    has_read_by_hash: bool,
 }
 
 stands_on!(DiskTier, PrefixIndex);
@@ -50,5 +50,10 @@ stands_on!(DiskTier, PrefixIndex);
 impl DiskTier {
     pub fn new(below: PrefixIndex) -> DiskTier {
         DiskTier { below, ids_wanted: 0, has_read_by_hash: false }
+    }
+
+    /// A read by hash began: from now on readers are searched for one.
+    pub fn begin_read_by_hash(&mut self) {
+        self.has_read_by_hash = true;
     }
 }

@@ -35,7 +35,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct HostTier {
     below: DiskTier,
-    pub(crate) lost: PerSession<Lost>,
+    lost: PerSession<Lost>,
 }
 
 stands_on!(HostTier, DiskTier);
@@ -44,5 +44,10 @@ impl HostTier {
     pub fn new(below: DiskTier) -> HostTier {
         let lost = PerSession::new(below.cfg().limits.sessions_max);
         HostTier { below, lost }
+    }
+
+    /// Return what is left of lost sessions.
+    pub fn lost(&self) -> &PerSession<Lost> {
+        &self.lost
     }
 }

@@ -76,6 +76,22 @@ impl Feed {
 }
 
 impl PrefixIndex {
+    /// Return whether a session has asked for events.
+    pub(crate) fn follows(&self, s: u16) -> bool {
+        self.readers[s].follows
+    }
+
+    /// A session asks for events. Return whether it must wait for one.
+    pub(crate) fn follow(&mut self, s: u16, from: u64) -> bool {
+        self.readers[s].follows = true;
+        self.feed.get_or_insert_default().waits(s, from)
+    }
+
+    /// Return the events, if a session follows them.
+    pub(crate) fn events(&self) -> Option<&Feed> {
+        self.feed.as_deref()
+    }
+
     /// Add an event to the feed, if there is one.
     fn add_to_feed(&mut self, event: FeedEvent) {
         let Some(feed) = &mut self.feed else { return };

@@ -39,8 +39,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct PrefixIndex {
     below: BlockTable,
     /// Changes of the cache for relays, while a session follows them.
-    pub(crate) feed: Option<Box<Feed>>,
-    pub(crate) readers: PerSession<Reader>,
+    feed: Option<Box<Feed>>,
+    readers: PerSession<Reader>,
 }
 
 stands_on!(PrefixIndex, BlockTable);

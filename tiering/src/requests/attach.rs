@@ -53,11 +53,11 @@ impl Requests {
         self.abandon_frames(s);
         // Also what the release itself caused, such as the end of a publish that waited for an entry that is now unreferenced.
         self.forget_actions(s);
-        self.counters.quarantined_total += u64::from(self.lost[s].quarantine.len);
+        self.counters.quarantined_total += u64::from(self.lost()[s].quarantine.len);
         self.detach(s, Life::Lost);
         self.end_feed(s);
         self.wake_all();
-        if self.lost[s].is_harmless() {
+        if self.lost()[s].is_harmless() {
             self.session_gone(s);
         } else {
             let at = self.now().saturating_add(LATE_US);

@@ -72,7 +72,7 @@ impl Requests {
             ensure!(stores == 1, "host frame {at} is the target of {stores} copies");
             used[usize::from(self.host.class_of(at))] += 1;
         }
-        let mut quarantined: u64 = self.lost.iter().map(|lost| u64::from(lost.quarantine.len)).sum();
+        let mut quarantined: u64 = self.lost().iter().map(|lost| u64::from(lost.quarantine.len)).sum();
         for at in 0..self.host.len() {
             let late = seen.late.get(&at).copied().unwrap_or(0);
             ensure!(self.host.late(at) == late, "host frame {at}: {} late copies, counted {late}", self.host.late(at));

@@ -39,10 +39,10 @@ impl Requests {
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut seen = Seen::default();
         for s in 0..self.sessions().len() {
-            for &at in &self.lost[s].late_frames {
+            for &at in &self.lost()[s].late_frames {
                 *seen.late.entry(at).or_default() += 1;
             }
-            for &page in &self.lost[s].reading {
+            for &page in &self.lost()[s].reading {
                 *seen.loads.entry(page).or_default() += 1;
                 *seen.in_flight.entry(self.geo().block_of(page)).or_default() += 1;
             }
