@@ -116,6 +116,22 @@ pub enum Mutant {
     FeedTellsPartial,
     /// A session's first answer from the feed is no gap if the feed has the number.
     FeedTrustsNumber,
+    /// A request has no deadline.
+    DeadlineForgotten,
+    /// A `CopyOut` job that ended still counts as in flight in its size class.
+    CopyOutCountedTwice,
+    /// A page that leaves for another frame of its session stays in the old one too.
+    MovedStaysInOldFrame,
+    /// A page that an acquire has pinned still counts as one that it will pin.
+    PinPromiseKept,
+    /// A freed host frame wakes nobody who waits for one.
+    FreedHostWakesNobody,
+    /// A page that leaves its window still counts for what its block may need.
+    WindowStaysCharged,
+    /// The loads of a lost session count after its process has exited.
+    ReadingOfLostKept,
+    /// A session's guaranteed blocks stay reserved after it is lost.
+    GuaranteeOutlivesSession,
 }
 
 impl Mutant {
@@ -177,6 +193,14 @@ impl Mutant {
         Mutant::FeedOmitsRemoved,
         Mutant::FeedTellsPartial,
         Mutant::FeedTrustsNumber,
+        Mutant::DeadlineForgotten,
+        Mutant::CopyOutCountedTwice,
+        Mutant::MovedStaysInOldFrame,
+        Mutant::PinPromiseKept,
+        Mutant::FreedHostWakesNobody,
+        Mutant::WindowStaysCharged,
+        Mutant::ReadingOfLostKept,
+        Mutant::GuaranteeOutlivesSession,
     ];
 
     /// Faults that cost only time or memory and never change a result, so a model of the contents cannot detect them.

@@ -2,6 +2,7 @@
 
 use crate::api::BlockId;
 use crate::blocks::BlockTable;
+use crate::mutants::{self, Mutant};
 
 impl BlockTable {
     /// Count one more lease of a block, or one less. A block counts once, however many leases it has.
@@ -69,6 +70,7 @@ impl BlockTable {
         let b = &self.blocks[block];
         match (b.refs_home, b.refs_other) {
             (0, 0) => {}
+            _ if mutants::on(Mutant::WindowStaysCharged) => {}
             (_, 0) => self.charge_pages(Some(b.home), class, 1, false),
             _ => self.charge_pages(None, class, 1, false),
         }

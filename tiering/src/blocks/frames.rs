@@ -105,7 +105,9 @@ impl BlockTable {
     pub(crate) fn begin_move(&mut self, s: u16, f: FrameId) {
         let page = self.frame(s, f).page;
         self.unlist(s, f);
-        self.remove_copy(page, s, f);
+        if !mutants::on(Mutant::MovedStaysInOldFrame) {
+            self.remove_copy(page, s, f);
+        }
         self.frame_mut(s, f).state = FrameState::Invalidating;
     }
 
@@ -122,7 +124,7 @@ impl BlockTable {
 
     /// A job that stores the frame's page in host has ended.
     pub(crate) fn end_copy_out(&mut self, s: u16, f: FrameId) {
-        self.class_mut(s, f).copying_out -= 1;
+        self.class_mut(s, f).copying_out -= u32::from(!mutants::on(Mutant::CopyOutCountedTwice));
         self.frame_mut(s, f).job = NONE;
     }
 

@@ -102,7 +102,7 @@ impl BlockTable {
 
     /// Wake the callers that wait for a host frame, since one was freed.
     pub(crate) fn host_freed(&mut self) {
-        if self.host.take_wanted() {
+        if self.host.take_wanted() && !mutants::on(Mutant::FreedHostWakesNobody) {
             self.wake_all();
         }
     }

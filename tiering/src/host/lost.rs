@@ -34,7 +34,7 @@ impl HostTier {
         for at in late_frames {
             self.end_late(at);
         }
-        for page in reading {
+        for page in reading.into_iter().filter(|_| !mutants::on(Mutant::ReadingOfLostKept)) {
             self.count_load(page, false);
             self.settle_host(page);
             let b = self.geo().block_of(page);

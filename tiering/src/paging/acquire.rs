@@ -108,7 +108,9 @@ impl Paging<'_> {
             }
             self.set_work(s, op, Acquire { pinned: pinned + 1, ..acquire });
             let class = self.geo().class_of_page(page);
-            self.commit_pin(s, class, false);
+            if !mutants::on(Mutant::PinPromiseKept) {
+                self.commit_pin(s, class, false);
+            }
             return Next::Sent;
         }
         for i in pinned..len.min(pinned + AHEAD) {

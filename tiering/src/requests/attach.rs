@@ -3,6 +3,7 @@
 use crate::api::{Action, Cause, NONE, SessionId};
 use crate::block_api::Copier;
 use crate::error::Error;
+use crate::mutants::{self, Mutant};
 use crate::paging::Pager;
 use crate::requests::Requests;
 use crate::sessions::{LATE_US, Life, Phase};
@@ -46,7 +47,9 @@ impl Requests {
             return Err(Error::NoSession { session: s });
         }
         self.counters.sessions_lost += 1;
-        self.set_guarantee(s, 0);
+        if !mutants::on(Mutant::GuaranteeOutlivesSession) {
+            self.set_guarantee(s, 0);
+        }
         self.abandon_ops(s);
         self.abandon_jobs(s);
         self.abandon_seqs(s);

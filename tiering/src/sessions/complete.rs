@@ -3,6 +3,7 @@
 use crate::actions::ActionBuf;
 use crate::api::{Action, Level, NONE, Status};
 use crate::error::Error;
+use crate::mutants::{self, Mutant};
 use crate::sessions::{Life, Phase, Sessions, Work};
 
 /// Destination of a completion.
@@ -21,6 +22,9 @@ impl Sessions {
             return None;
         };
         let sessions = &mut self.sessions;
+        if mutants::on(Mutant::DeadlineForgotten) {
+            return Some(i);
+        }
         self.deadlines.push((due_us, who.session, i), |(_, s, op), at| sessions[s].ops[op].due_at = at);
         Some(i)
     }

@@ -299,6 +299,14 @@ impl Requests {
                         .count() as u64
                 })
                 .sum();
+            let jobs = &self.session(s).jobs.recs;
+            let stores = jobs.iter().filter(|j| j.live && j.task == Task::CopyOut);
+            let copying_out = stores.filter(|j| usize::from(self.tier0(s).class_of_frame(j.frame)) == i).count();
+            ensure!(
+                c.copying_out as usize == copying_out,
+                "session {s} class {i}: {} stores, counted {copying_out}",
+                c.copying_out
+            );
             ensure!(c.beyond == beyond[i], "session {s} class {i}: {} beyond, counted {}", c.beyond, beyond[i]);
             ensure!(
                 c.mapped_invalidating == invalidating[i],
