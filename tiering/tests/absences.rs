@@ -1,7 +1,7 @@
 //! Why blocks are not cached: each cause from what brings it about, and that no answer contradicts a lookup.
 
-use crate::fake::hashes as prefix;
-use crate::fake::*;
+use kvtide_fake::hashes as prefix;
+use kvtide_fake::*;
 use kvtide_tiering::Absence;
 use kvtide_tiering::api::*;
 use proptest::prelude::*;
@@ -98,7 +98,7 @@ fn a_block_that_gives_way_to_another_space_says_so() {
     let mut w = world(0, |_| {});
     store(&mut w, 1, 2);
     w.event(Event::Reclaim { cached: true }).unwrap();
-    assert_eq!(w.returned.len(), 1);
+    assert_eq!(w.node.returned.len(), 1);
     assert_eq!(cause(&w, prefix(1, 2)[1]), Cause::OtherSpace);
 }
 

@@ -1,6 +1,6 @@
 //! NVMe admission: by the admission rule and the write budget, whole prefix chains at a time.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 
 const PAGE: u64 = 4096;

@@ -1,7 +1,7 @@
 //! Eviction order of cached blocks: a block is evicted after its descendants under every policy, exactly least recently used first
 //! under LRU, and by priority and age.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::ActionBuf;
 use kvtide_tiering::api::*;
 use proptest::prelude::*;

@@ -1,8 +1,7 @@
 //! Faults of a lane while jobs wait for uses of all frames of its scan.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
-use std::collections::BTreeSet;
 
 const PLANES: u16 = 6;
 /// First position of step 1.
@@ -21,7 +20,7 @@ fn scanning_at(plane: u16) -> (World, Pages) {
     let mut pages = w.fill(0, 0, 8, PLANES);
     let tail = w.ok(0, Request::Reserve { seq: 0, count: 1 }).list[0];
     pages.push((tail, (0..PLANES).map(|p| w.write(0, tail, p)).collect()));
-    w.agents.get_mut(&0).unwrap().lanes.insert(0, (STEP + u64::from(plane), BTreeSet::new()));
+    w.enter(0, 0, Some(STEP + u64::from(plane)));
     w.ok(0, Request::Step { lane: 0, step: 1, seqs: &[0] });
     (w, pages)
 }
@@ -59,12 +58,12 @@ fn a_fault_is_served_though_every_frame_is_promised_after_later_uses() {
     assert!(jobs.iter().all(|(_, job)| promised(job).is_some_and(|(_, _, pos)| pos > STEP)), "{jobs:?}");
     let (block, contents) = &pages[0];
     assert_eq!(w.read(0, *block, 0), None);
-    w.agents.get_mut(&0).unwrap().lanes.insert(0, (STEP, BTreeSet::new()));
+    w.enter(0, 0, Some(STEP));
     w.ok(0, Request::Fault { lane: 0, use_pos: STEP, seq: 0, index: 0, plane: 0, whole: false });
     assert_eq!(w.read(0, *block, 0), Some(contents[0]));
     assert_eq!(w.core.counters().jobs_canceled, 1);
     // The page taken from the scan is read again.
-    w.agents.get_mut(&0).unwrap().lanes.remove(&0);
+    w.enter(0, 0, None);
     w.ok(0, Request::StepEnd { lane: 0, step: 1 });
     for step in 2..5 {
         w.step(0, 0, step, 0, &pages, PLANES);
@@ -93,7 +92,7 @@ fn whole_planes(frames: u32) -> usize {
     w.ok(0, Request::StepEnd { lane: 0, step: 1 });
     let mut waited = 0;
     for (step, seq) in [(2, 0), (3, 1), (4, 0), (5, 1)] {
-        w.agents.get_mut(&0).unwrap().lanes.insert(0, (step, BTreeSet::new()));
+        w.enter(0, 0, Some(step));
         w.ok(0, Request::Step { lane: 0, step, seqs: &[seq] });
         waited +=
             w.agents[&0].jobs.iter().filter(|(_, job)| promised(job).is_some_and(|(_, _, pos)| pos == step)).count();
@@ -105,7 +104,7 @@ fn whole_planes(frames: u32) -> usize {
             pages.iter().all(|(block, contents)| w.read(0, *block, 0) == Some(contents[0])),
             "step {step}, {frames} frames"
         );
-        w.agents.get_mut(&0).unwrap().lanes.remove(&0);
+        w.enter(0, 0, None);
         w.ok(0, Request::StepEnd { lane: 0, step });
     }
     waited

@@ -1,6 +1,6 @@
 //! The feed of a space, its listing, and reads by hash: what a relay does.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 use kvtide_types::FeedEvent as Fed;
 use std::collections::{BTreeMap, BTreeSet};

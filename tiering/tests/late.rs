@@ -1,6 +1,6 @@
 //! Engines with agents that never end their copies, and engines that lease the whole cache: other engines continue.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 
 const FRAMES: u32 = 16;
@@ -14,7 +14,7 @@ fn world(change: impl FnOnce(&mut SpaceConfig)) -> World {
     cfg.limits.host_bytes_max = u64::from(FRAMES) * STRIDE;
     change(&mut cfg);
     let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![FRAMES], FRAMES);
+    (w.node.frames, w.node.slab_frames) = (vec![FRAMES], FRAMES);
     w.attach(0, 1, &[0]);
     w.attach(1, 1, &[0]);
     w.eager = false;
@@ -203,7 +203,7 @@ fn parks_and_publishes_wait_for_a_lost_sessions_process_and_not_for_long() {
             nvme(cfg);
             cfg.limits.host_bytes_max = STRIDE;
         });
-        (w.node_frames, w.slab_frames) = (vec![1], 1);
+        (w.node.frames, w.node.slab_frames) = (vec![1], 1);
         (w.disk.node_slots, w.disk.slab_slots) = (256, 64);
         w.attach(2, 1, &[8]);
         w.eager = true;
@@ -335,7 +335,7 @@ fn a_store_that_is_to_be_kept_does_not_wait_for_leases() {
         (cfg.policy.lease_percent, cfg.policy.nvme_admission) = (100, Admission::SecondTouch);
         cfg.limits.host_bytes_max = 192 * STRIDE;
     });
-    (w.node_frames, w.slab_frames) = (vec![192], 192);
+    (w.node.frames, w.node.slab_frames) = (vec![192], 192);
     (w.disk.node_slots, w.disk.slab_slots) = (8, 8);
     let mine = hashes(1, 100);
     assert_eq!(store(&mut w, &mine), Status::Ok);

@@ -1,6 +1,6 @@
 //! Figures of hits, and what operators do with cached blocks: pins, eviction by hand.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 use kvtide_tiering::{ByTier, EntryStatus};
 
@@ -158,7 +158,7 @@ fn pins_have_a_limit() {
     let mut small = config(vec![full(1000)]);
     small.limits.entries_max = 12;
     let mut w = World::new(small);
-    (w.node_frames, w.slab_frames) = (vec![8], 8);
+    (w.node.frames, w.node.slab_frames) = (vec![8], 8);
     w.attach(0, 1, &[0]);
     let a = hashes(1, 4);
     store_published(&mut w, &a);

@@ -1,6 +1,6 @@
 //! Published blocks are persisted on NVMe as requested, found again after a restart, and lost with their disk.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 use std::collections::BTreeSet;
 
@@ -402,7 +402,7 @@ fn classes_that_have_no_host_memory_yet_do_not_wait_for_one_another() {
     cfg.limits.host_bytes_max = 2 * 8 * PAGE;
     cfg.limits.nvme_bytes_max = 40 * 2 * PAGE;
     let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![8; 3], 8);
+    (w.node.frames, w.node.slab_frames) = (vec![8; 3], 8);
     (w.disk.node_slots, w.disk.slab_slots) = (40, 4);
     // The first class is short of tier 0, so only it has its grant before the publish.
     w.attach(0, 1, &[4, 16, 16]);

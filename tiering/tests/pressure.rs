@@ -1,6 +1,6 @@
 //! Stores faster than the disk: they wait, and no block is dropped unwritten while the disk accepts writes.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 
 const STRIDE: u64 = 1024;

@@ -1,6 +1,6 @@
 //! Changes of the policy while the core runs.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::Error;
 use kvtide_tiering::api::*;
 
@@ -84,7 +84,7 @@ fn a_higher_bound_makes_room_for_what_was_refused() {
     cfg.limits.host_bytes_max = 4096;
     let policy = cfg.policy;
     let mut w = World::new(cfg);
-    w.slab_frames = 4;
+    w.node.slab_frames = 4;
     w.attach(0, 1, &[16]);
     w.ok(0, Request::SeqCreate { seq: 0 });
     let reserve = Request::Reserve { seq: 0, count: 40 };

@@ -1,0 +1,38 @@
+//! A node that grants host memory.
+
+use kvtide_tiering::api::Event;
+
+#[derive(Clone, Debug, Default)]
+pub struct Node {
+    /// Frames that it can still grant, by class; each grant has `slab_frames`, or what is left.
+    pub frames: Vec<u32>,
+    pub slab_frames: u32,
+    /// Class and frames of each slab; `None`: it was returned.
+    slabs: Vec<Option<(u8, u32)>>,
+    /// Slabs that were returned; the node keeps their frames.
+    pub returned: Vec<u32>,
+}
+
+impl Node {
+    #[must_use]
+    pub fn new(frames: Vec<u32>, slab_frames: u32) -> Node {
+        Node { frames, slab_frames, ..Node::default() }
+    }
+
+    pub fn grant(&mut self, class: u8) -> Event<'static> {
+        let left = &mut self.frames[usize::from(class)];
+        let frames = self.slab_frames.min(*left);
+        if frames == 0 {
+            return Event::SlabRefused { class };
+        }
+        *left -= frames;
+        self.slabs.push(Some((class, frames)));
+        Event::SlabGranted { class, slab: self.slabs.len() as u32 - 1, frames }
+    }
+
+    /// Return the class and the frames of a slab that comes back.
+    pub fn take_back(&mut self, slab: u32) -> (u8, u32) {
+        self.returned.push(slab);
+        self.slabs[slab as usize].take().expect("a slab in use is returned, and once")
+    }
+}
