@@ -347,7 +347,7 @@ fn what_was_only_on_a_disk_that_goes_is_said_to_be_lost() {
     w.kill_disk(0);
     w.eager = true;
     w.settle();
-    let lost: Vec<_> = w.done.values().flatten().filter(|done| done.status == Status::Lost).collect();
+    let lost: Vec<_> = w.done.values().filter(|done| done.status == Status::Lost).collect();
     assert!(!lost.is_empty() && w.core.counters().pages_lost > 0);
 }
 

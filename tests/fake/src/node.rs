@@ -9,7 +9,9 @@ pub struct Node {
     pub slab_frames: u32,
     /// Class and frames of each slab; `None`: it was returned.
     slabs: Vec<Option<(u8, u32)>>,
-    /// Slabs that were returned; the node keeps their frames.
+    /// Frames and ids that come back are granted again.
+    pub reuses: bool,
+    /// Slabs that came back.
     pub returned: Vec<u32>,
 }
 
@@ -26,13 +28,20 @@ impl Node {
             return Event::SlabRefused { class };
         }
         *left -= frames;
-        self.slabs.push(Some((class, frames)));
-        Event::SlabGranted { class, slab: self.slabs.len() as u32 - 1, frames }
+        let free = self.slabs.iter().position(Option::is_none).filter(|_| self.reuses);
+        let slab = free.unwrap_or_else(|| {
+            self.slabs.push(None);
+            self.slabs.len() - 1
+        });
+        self.slabs[slab] = Some((class, frames));
+        Event::SlabGranted { class, slab: slab as u32, frames }
     }
 
-    /// Return the class and the frames of a slab that comes back.
-    pub fn take_back(&mut self, slab: u32) -> (u8, u32) {
+    pub fn take_back(&mut self, slab: u32) {
+        let (class, frames) = self.slabs[slab as usize].take().expect("a slab in use is returned, and once");
         self.returned.push(slab);
-        self.slabs[slab as usize].take().expect("a slab in use is returned, and once")
+        if self.reuses {
+            self.frames[usize::from(class)] += frames;
+        }
     }
 }
