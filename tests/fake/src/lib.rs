@@ -12,7 +12,7 @@ mod node;
 mod space;
 mod world;
 
-pub use agent::{Agent, PageTable};
+pub use agent::{Agent, PageTable, installed};
 pub use disk::{Disk, Transfer};
 pub use log::{Log, LogRequest, Recorded, Wanted};
 pub use node::Node;
