@@ -16,11 +16,8 @@ fn world(change: impl FnOnce(&mut SpaceConfig)) -> World {
     w
 }
 
-fn ask(w: &mut World, s: SessionId, at: (u32, u128), hashes: &[u128]) -> u16 {
-    let engine: Vec<u32> = (0..hashes.len() as u32).collect();
-    engine.iter().for_each(|&block| _ = w.write_engine(s, block));
-    let (first, parent) = at;
-    w.ask(s, Request::StoreBlocks { first, parent, hashes, engine: &engine, level: Level::Published })
+fn ask(w: &mut World, s: SessionId, after: (u32, u128), hashes: &[u128]) -> u16 {
+    w.ask_store(s, after, hashes, Level::Published, 0)
 }
 
 fn store(w: &mut World, s: SessionId, at: (u32, u128), hashes: &[u128]) {

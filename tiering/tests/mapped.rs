@@ -116,8 +116,7 @@ fn a_lost_session_may_go_on_reading_in_place_until_it_exited() {
     w.ok(1, Request::SeqCreate { seq: 0 });
     let before: Vec<u64> = shown.iter().map(|at| w.host[at]).collect();
     w.ask_for(1, Request::Reserve { seq: 0, count: 60 }, 1000);
-    w.now += 2000;
-    w.event(Event::Tick).unwrap();
+    w.pass(2000);
     assert_eq!(before, shown.iter().map(|at| w.host[at]).collect::<Vec<_>>());
     w.event(Event::SessionExited { session: 0 }).unwrap();
     assert_eq!(w.gone, [0]);

@@ -89,8 +89,7 @@ fn a_publish_that_waits_ends_by_deadline_cancel_loss_and_failed_flush() {
     w.fill(0, 0, 2, 2);
     let h = hashes(1, 2);
     let late = w.ask_for(0, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &h, level: Level::Stored }, 50);
-    w.now += 60;
-    w.event(Event::Tick).unwrap();
+    w.pass(60);
     assert_eq!(values(&w, late), Some((Status::TimedOut, Level::Published as u64)));
     let canceled = ask(&mut w, &h, Level::Stored);
     w.ok(0, Request::Cancel { tag: canceled });
@@ -128,8 +127,7 @@ fn what_cannot_be_stored_says_so_and_stays_published() {
         assert_eq!(attached.value, 2);
         check(&mut w, &attached.list, &pages);
         // A lookup triggers another attempt.
-        w.now += 2_000_000;
-        w.event(Event::Tick).unwrap();
+        w.pass(2_000_000);
         assert_eq!(w.log.records.len(), 2);
     }
     let mut w = world(16, 0, |_| {});
@@ -243,8 +241,7 @@ fn a_restart_with_entries_has_host_memory_before_the_first_hit() {
     assert_eq!(w.core.occupancy().host_frames, 16, "it was asked for when the entries came back");
     // Ticks do not return it.
     for _ in 0..4 {
-        w.now += 1_000_000;
-        w.event(Event::Tick).unwrap();
+        w.pass(1_000_000);
     }
     assert_eq!(w.core.occupancy().host_frames, 16);
     begin(&mut w);
@@ -419,8 +416,7 @@ fn a_publish_that_finds_no_host_memory_is_told_so_and_moves_nothing_in_circles()
     w.fill(0, 0, 3, 2);
     let stored = ask(&mut w, &hashes(1, 3), Level::Stored);
     for _ in 0..100 {
-        w.now += 100;
-        w.event(Event::Tick).unwrap();
+        w.pass(100);
     }
     assert_eq!(values(&w, stored), Some((Status::NoSpace, Level::Published as u64)));
     assert!(w.core.counters().jobs < 20, "{} jobs", w.core.counters().jobs);

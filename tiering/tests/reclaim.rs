@@ -209,12 +209,7 @@ fn a_reserve_without_host_memory_takes_no_nvme_space() {
 fn a_store_that_waits_for_nvme_space_gives_none_back() {
     let mut w = world(1 << 20);
     (w.node.frames, w.rates, w.disk.node_slots) = (vec![FRAMES], true, 1 << 20);
-    let engine: Vec<u32> = (0..64).collect();
-    engine.iter().for_each(|&i| _ = w.write_engine(0, i));
-    let hashes: Vec<u128> = engine.iter().map(|&i| hash(i)).collect();
-    let request =
-        Request::StoreBlocks { first: 0, parent: 0, hashes: &hashes, engine: &engine, level: Level::Published };
-    assert_eq!(w.call(0, request).status, Status::Ok);
+    w.store(0, (0, 0), &(0..64).map(hash).collect::<Vec<_>>(), Level::Published);
     assert_eq!(found(&mut w, 0..1).len(), 1);
     assert!(w.disk.granted <= 9, "{} regions were granted", w.disk.granted);
 }

@@ -38,8 +38,7 @@ fn a_new_deadline_is_for_the_requests_that_follow() {
     w.ok(0, Request::SeqCreate { seq: 1 });
     let reserve = w.ask(0, Request::Reserve { seq: 1, count: 12 });
     assert_eq!(w.answer(0, reserve), None, "the stores that make room have not ended");
-    w.now += 50;
-    w.event(Event::Tick).unwrap();
+    w.pass(50);
     assert_eq!(w.answer(0, reserve).unwrap().status, Status::TimedOut);
 }
 

@@ -28,7 +28,7 @@ impl World {
     pub(super) fn new(config: SpaceConfig, frames: u32) -> Result<World, BenchError> {
         let (seqs, seq_blocks) = (config.limits.seqs_max as usize, config.limits.seq_blocks_max as usize);
         let mut world = World {
-            agent: Agent::new(&config, 1),
+            agent: Agent::new(&config, 1, &[frames], &[]),
             node: Node::new(vec![u32::MAX], SLAB_FRAMES),
             core: Core::new(config)?,
             buf: ActionBuf::new(512, 4096),

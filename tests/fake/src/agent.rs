@@ -11,18 +11,15 @@ pub struct PageTable {
 }
 
 impl PageTable {
-    #[must_use]
     pub fn new(blocks_max: u32, planes: u16) -> PageTable {
         PageTable { planes, frames: vec![NONE; blocks_max as usize * usize::from(planes)] }
     }
 
     /// Return the index of a page among all pages of the space.
-    #[must_use]
     pub fn page(&self, block: BlockId, plane: u16) -> usize {
         block as usize * usize::from(self.planes) + usize::from(plane)
     }
 
-    #[must_use]
     pub fn frame(&self, block: BlockId, plane: u16) -> Option<FrameId> {
         Some(self.frames[self.page(block, plane)]).filter(|&frame| frame != NONE)
     }
@@ -67,21 +64,10 @@ impl PageTable {
 }
 
 /// Return the page that a job installs, and its frame.
-#[must_use]
 pub fn installed(job: Job) -> Option<(BlockId, u16, FrameId)> {
-    match job {
-        Job::Install { block, plane, frame, .. }
-        | Job::CopyIn { block, plane, frame, .. }
-        | Job::Copy { block, plane, frame, .. }
-        | Job::CopyInAs { block, plane, frame, .. }
-        | Job::Move { block, plane, frame, .. } => Some((block, plane, frame)),
-        Job::Evict { .. }
-        | Job::Drop { .. }
-        | Job::CopyOut { .. }
-        | Job::Cancel { .. }
-        | Job::Gather { .. }
-        | Job::Scatter { .. } => None,
-    }
+    let message = job.encode().0;
+    let page = message.block.zip(message.frame).filter(|_| !matches!(job, Job::CopyOut { .. } | Job::Evict { .. }));
+    page.map(|(block, frame)| (block, message.plane, frame))
 }
 
 /// A lane.
@@ -114,31 +100,25 @@ pub struct Agent {
 }
 
 impl Agent {
-    #[must_use]
-    pub fn new(config: &SpaceConfig, lanes: u16) -> Agent {
+    /// Create the agent of an engine with this many frames of its own memory, and mapped ones, by size class.
+    pub fn new(config: &SpaceConfig, lanes: u16, frames: &[u32], mapped: &[u32]) -> Agent {
         let (blocks_max, planes) = (config.limits.blocks_max, config.planes.len());
         let lane = Lane { at: None, moves: 0, read: vec![0; blocks_max as usize * planes] };
+        let (mut sizes, mut mapped_frames, mut base) = (Vec::new(), Vec::new(), 0);
+        for (&count, shown) in frames.iter().zip(mapped.iter().copied().chain(std::iter::repeat(0))) {
+            sizes.push((base, count, count));
+            mapped_frames.push((base + count, shown));
+            base += count + shown;
+        }
         Agent {
             table: PageTable::new(blocks_max, planes as u16),
-            jobs: VecDeque::with_capacity(config.limits.jobs_max as usize),
+            jobs: VecDeque::with_capacity(2 * config.limits.jobs_max as usize),
             lanes: vec![lane; usize::from(lanes)],
             frames: BTreeMap::new(),
-            sizes: Vec::new(),
-            mapped_frames: Vec::new(),
+            sizes,
+            mapped_frames,
             aliases: BTreeMap::new(),
             engine: BTreeMap::new(),
-        }
-    }
-
-    /// Give the engine frames: those of its own memory by size class, then mapped ones, if any.
-    pub(crate) fn set_frames(&mut self, frames: &[u32], classes: usize) {
-        let (frames, mapped_frames) = frames.split_at(classes);
-        let mut base = 0;
-        for (i, &n) in frames.iter().enumerate() {
-            let shown = mapped_frames.get(i).copied().unwrap_or(0);
-            self.sizes.push((base, n, n));
-            self.mapped_frames.push((base + n, shown));
-            base += n + shown;
         }
     }
 
@@ -180,7 +160,6 @@ impl Agent {
     }
 
     /// Return whether a frame is a mapped frame.
-    #[must_use]
     pub fn is_mapped_frame(&self, frame: FrameId) -> bool {
         self.mapped_frames.iter().any(|&(base, count)| frame >= base && frame - base < count)
     }

@@ -16,7 +16,6 @@ pub struct Node {
 }
 
 impl Node {
-    #[must_use]
     pub fn new(frames: Vec<u32>, slab_frames: u32) -> Node {
         Node { frames, slab_frames, ..Node::default() }
     }

@@ -2,7 +2,6 @@
 
 use kvtide_tiering::api::{Limits, Plane, PlaneKind, Policy, SpaceConfig};
 
-#[must_use]
 pub fn config(planes: Vec<Plane>) -> SpaceConfig {
     SpaceConfig {
         page_tokens: 4,
@@ -32,13 +31,11 @@ pub fn config(planes: Vec<Plane>) -> SpaceConfig {
     }
 }
 
-#[must_use]
 pub fn full(page_bytes: u32) -> Plane {
     Plane { page_bytes, kind: PlaneKind::Full }
 }
 
 /// Return the hashes of a prefix of blocks.
-#[must_use]
 pub fn hashes(prefix: u128, blocks: u128) -> Vec<u128> {
     (1..=blocks).map(|block| prefix << 64 | block).collect()
 }

@@ -201,8 +201,8 @@ impl World {
 
     pub fn attach_shard(&mut self, session: SessionId, shard: u16, lanes: u16, frames: &[u32]) -> Result<(), Error> {
         self.handle(Event::Attach { session, shard, lanes, frames })?;
-        let mut agent = Agent::new(self.core.config(), lanes);
-        agent.set_frames(frames, self.core.classes().len());
+        let (frames, mapped) = frames.split_at(self.core.classes().len());
+        let agent = Agent::new(self.core.config(), lanes, frames, mapped);
         self.agents.insert(session, agent);
         self.settle();
         Ok(())
@@ -226,6 +226,32 @@ impl World {
         self.handle(e).unwrap();
         self.settle();
         tag
+    }
+
+    /// Ask for a store of blocks with new contents, the engine's own from 0 on, after `first` blocks that end with `parent`.
+    pub fn ask_store(
+        &mut self,
+        session: SessionId,
+        (first, parent): (u32, u128),
+        hashes: &[u128],
+        level: Level,
+        timeout_us: u64,
+    ) -> u16 {
+        let engine: Vec<u32> = (0..hashes.len() as u32).collect();
+        engine.iter().for_each(|&block| _ = self.write_engine(session, block));
+        self.ask_for(session, Request::StoreBlocks { first, parent, hashes, engine: &engine, level }, timeout_us)
+    }
+
+    /// Store blocks, which ends at once.
+    pub fn store(&mut self, session: SessionId, after: (u32, u128), hashes: &[u128], level: Level) {
+        let tag = self.ask_store(session, after, hashes, level, 0);
+        assert_eq!(self.answer(session, tag).map(|done| done.status), Some(Status::Ok), "a store");
+    }
+
+    /// Let time pass.
+    pub fn pass(&mut self, us: u64) {
+        self.now += us;
+        self.event(Event::Tick).unwrap();
     }
 
     /// Return the completion of a request, if there is one.
@@ -284,33 +310,22 @@ impl World {
 
     fn take_actions(&mut self) {
         while !self.buf.is_empty() {
-            let actions = self.buf.actions().to_vec();
-            let lists: Vec<_> = actions
-                .iter()
-                .map(|a| match a {
-                    Action::Complete { list, .. } | Action::Io { list, .. } | Action::Record { list, .. } => {
-                        self.buf.list(*list).to_vec()
-                    }
-                    _ => Vec::new(),
-                })
-                .collect();
+            let taken = self.buf.clone();
             self.buf.clear();
-            for (action, list) in actions.into_iter().zip(lists) {
-                self.take(action, list);
-            }
+            taken.actions().iter().for_each(|&action| self.take(action, &taken));
         }
     }
 
-    fn take(&mut self, action: Action, list: Vec<u32>) {
+    fn take(&mut self, action: Action, buf: &ActionBuf) {
         match action {
             Action::Job { session, id, job } => {
                 let agent = self.agents.get_mut(&session).expect("jobs go to live sessions");
                 assert!(agent.jobs.iter().all(|&(other, _)| other != id), "job ids are unique in flight");
                 agent.jobs.push_back((id, job));
             }
-            Action::Complete { session, tag, status, value, .. } => {
+            Action::Complete { session, tag, status, value, list, .. } => {
                 assert!(self.pending.remove(&(session, tag)), "a request completes once");
-                self.done.insert((session, tag), Done { status, value, list });
+                self.done.insert((session, tag), Done { status, value, list: buf.list(list).to_vec() });
             }
             Action::NeedSlab { class } => {
                 let event = self.node.grant(class);
@@ -328,8 +343,8 @@ impl World {
                 }
             }
             Action::ReturnDisk { slab } => self.disk.take_back(slab),
-            Action::Io { id, kind, class, at, .. } => {
-                let transfer = Transfer::new(id, kind, class, at, &list);
+            Action::Io { id, kind, class, at, list } => {
+                let transfer = Transfer::new(id, kind, class, at, buf.list(list));
                 if kind == IoKind::Read {
                     transfer.pages.iter().for_each(|&(_, place)| self.written(place));
                     // The device may write from now on.
@@ -340,9 +355,8 @@ impl World {
                 }
                 self.disk.begin(transfer);
             }
-            Action::Record { .. } | Action::Erase { .. } | Action::Flush { .. } => {
-                self.log.begin(action, &list, &self.disk);
-            }
+            Action::Record { list, .. } => self.log.begin(action, buf.list(list), &self.disk),
+            Action::Erase { .. } | Action::Flush { .. } => self.log.begin(action, &[], &self.disk),
             Action::Urge { id, class } => self.disk.urge(id, class),
             Action::EndSession { session, .. } => self.overdrawn.push(session),
             Action::SessionGone { session } => self.gone.push(session),
@@ -495,7 +509,7 @@ impl World {
     }
 
     /// Run the boundaries of one plane: each reads the readable pages; one without a new page faults for the first missing page.
-    fn pass(
+    fn read_plane(
         &mut self,
         s: SessionId,
         lane: LaneId,
@@ -544,7 +558,7 @@ impl World {
         for plane in 0..planes {
             let use_pos = step * u64::from(planes) + u64::from(plane);
             self.enter(s, lane, Some(use_pos));
-            self.pass(s, lane, use_pos, seq, pages, plane);
+            self.read_plane(s, lane, use_pos, seq, pages, plane);
         }
         self.enter(s, lane, None);
         self.ok(s, Request::StepEnd { lane, step });

@@ -560,8 +560,7 @@ impl Chaos {
             36 if self.rng.one_in(30) => self.lose_disk(),
             36 if self.restarts && self.rng.one_in(20) => self.restart(),
             37 => {
-                self.w.now += if self.rng.one_in(200) { 6_000_000 } else { self.rng.below(400) };
-                self.w.event(Event::Tick).unwrap();
+                self.w.pass(if self.rng.one_in(200) { 6_000_000 } else { self.rng.below(400) });
                 self.collect();
             }
             38 => {
@@ -664,8 +663,7 @@ impl Chaos {
             live.iter().for_each(|&s| self.run_job(s));
             self.run_io();
             self.run_log();
-            self.w.now += 40;
-            self.w.event(Event::Tick).unwrap();
+            self.w.pass(40);
             self.collect();
             let idle = self.w.agents.values().all(|a| a.jobs.is_empty()) && self.w.disk.flight.is_empty();
             let idle = idle && self.w.log.flight.is_empty();
@@ -688,8 +686,7 @@ impl Chaos {
             live.iter().for_each(|&s| self.run_job(s));
             self.run_io();
             self.run_log();
-            self.w.now += 40;
-            self.w.event(Event::Tick).unwrap();
+            self.w.pass(40);
         }
         let o = self.w.core.occupancy();
         let (copies, index_only) = (o.published * u32::from(self.shards), o.nvme_slots_index_only);
