@@ -60,6 +60,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[
             "kvtide-client",
             "kvtide-daemon",
+            "kvtide-fake",
             "kvtide-format",
             "kvtide-nvme",
             "kvtide-rt",
@@ -93,6 +94,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("kvtide-types", &[]),
     ("kvtide-format", &["kvtide-types"]),
     ("kvtide-tiering", &["kvtide-format", "kvtide-types"]),
+    ("kvtide-fake", &["kvtide-tiering"]),
     ("kvtide-wire", &["kvtide-types"]),
     ("kvtide-client", &["kvtide-types", "kvtide-wire", "kvtide-kernels", "kvtide-cuda-sim"]),
     ("kvtide-capi", &["kvtide-client", "kvtide-wire"]),
@@ -102,8 +104,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// Dependencies allowed for tests besides those: daemons share blocks through relays.
-const ALLOWED_IN_TESTS: &[(&str, &[&str])] = &[("kvtide", &["kvtide-relay"])];
+/// Dependencies allowed for tests besides those: daemons share blocks through relays, the core runs in a fake machine.
+const ALLOWED_IN_TESTS: &[(&str, &[&str])] = &[("kvtide", &["kvtide-relay"]), ("kvtide-tiering", &["kvtide-fake"])];
 
 /// The only crate that may enable the deliberate faults.
 const MUTANTS_USER: &str = "kvtide-sim";

@@ -25,6 +25,7 @@ pub const KNOWN: &[(&str, &[&[&str]])] = &[
     ("src/daemon", &[&["host", "space", "status"]]),
     ("benches", &[]),
     ("src/cli", &[]),
+    ("tests/fake/src", &[]),
     ("tests/sim/src", &[&["episode", "world"]]),
     ("xtask/src", &[]),
 ];

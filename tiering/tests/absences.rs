@@ -1,7 +1,7 @@
 //! Why blocks are not cached: each cause from what brings it about, and that no answer contradicts a lookup.
 
-use crate::fake::hashes as prefix;
-use crate::fake::*;
+use kvtide_fake::hashes as prefix;
+use kvtide_fake::*;
 use kvtide_tiering::Absence;
 use kvtide_tiering::api::*;
 use proptest::prelude::*;
@@ -24,11 +24,8 @@ fn world(nvme_blocks: u32, change: impl FnOnce(&mut SpaceConfig)) -> World {
 
 /// Ask for a store of the blocks of a prefix from `first` on.
 fn ask(w: &mut World, hashes: &[u128], first: usize) -> u16 {
-    let engine: Vec<u32> = (0..(hashes.len() - first) as u32).collect();
-    engine.iter().for_each(|&block| _ = w.write_engine(0, block));
     let parent = if first == 0 { 0 } else { hashes[first - 1] };
-    let (first, hashes) = (first as u32, &hashes[first..]);
-    w.ask(0, Request::StoreBlocks { first, parent, hashes, engine: &engine, level: Level::Published })
+    w.ask_store(0, (first as u32, parent), &hashes[first..], Level::Published, 0)
 }
 
 fn store(w: &mut World, number: u128, blocks: u128) -> Status {
@@ -53,8 +50,7 @@ fn driven_out(w: &mut World) -> Absence {
 
 fn pass(w: &mut World, us: u64) {
     for _ in 0..64 {
-        w.now += us / 64;
-        w.event(Event::Tick).unwrap();
+        w.pass(us / 64);
     }
 }
 
@@ -98,7 +94,7 @@ fn a_block_that_gives_way_to_another_space_says_so() {
     let mut w = world(0, |_| {});
     store(&mut w, 1, 2);
     w.event(Event::Reclaim { cached: true }).unwrap();
-    assert_eq!(w.returned.len(), 1);
+    assert_eq!(w.node.returned.len(), 1);
     assert_eq!(cause(&w, prefix(1, 2)[1]), Cause::OtherSpace);
 }
 

@@ -1,6 +1,6 @@
 //! NVMe admission: by the admission rule and the write budget, whole prefix chains at a time.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 
 const PAGE: u64 = 4096;
@@ -50,8 +50,7 @@ fn time_of(blocks: u64, bytes_per_day: u64) -> u64 {
 }
 
 fn pass(w: &mut World, us: u64) {
-    w.now += us;
-    w.event(Event::Tick).unwrap();
+    w.pass(us);
 }
 
 /// Publish and drop a sequence that attaches the cached prefix of `hashes` and adds the rest; return the number of attached blocks.

@@ -1,7 +1,7 @@
 //! Stores from an engine's own memory while room is short: the parent of a store in progress is not dropped, and a cached block is
 //! not dropped while its own copies are in progress.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 
 /// Two sessions without tier 0 and eight host frames.
@@ -10,17 +10,14 @@ fn world(change: impl FnOnce(&mut SpaceConfig)) -> World {
     (cfg.policy.host_high_percent, cfg.policy.host_low_percent) = (100, 100);
     change(&mut cfg);
     let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![8], 8);
+    (w.node.frames, w.node.slab_frames) = (vec![8], 8);
     w.attach(0, 1, &[0]);
     w.attach(1, 1, &[0]);
     w
 }
 
-fn ask(w: &mut World, s: SessionId, at: (u32, u128), hashes: &[u128]) -> u16 {
-    let engine: Vec<u32> = (0..hashes.len() as u32).collect();
-    engine.iter().for_each(|&block| _ = w.write_engine(s, block));
-    let (first, parent) = at;
-    w.ask(s, Request::StoreBlocks { first, parent, hashes, engine: &engine, level: Level::Published })
+fn ask(w: &mut World, s: SessionId, after: (u32, u128), hashes: &[u128]) -> u16 {
+    w.ask_store(s, after, hashes, Level::Published, 0)
 }
 
 fn store(w: &mut World, s: SessionId, at: (u32, u128), hashes: &[u128]) {
@@ -83,7 +80,7 @@ fn the_parent_of_a_store_stays_where_it_was_refused_on_nvme() {
 fn the_parents_of_many_stores_stay_where_it_was_refused_on_nvme() {
     const STORES: u32 = 12;
     let mut w = world(|cfg| (cfg.limits.nvme_bytes_max, cfg.policy.nvme_admission) = (1 << 24, Admission::SecondTouch));
-    (w.node_frames, w.slab_frames) = (vec![2 * STORES + 1], 2 * STORES + 1);
+    (w.node.frames, w.node.slab_frames) = (vec![2 * STORES + 1], 2 * STORES + 1);
     let prefix = |i: u32| u128::from(i + 1) << 64;
     (0..STORES).for_each(|i| store(&mut w, 0, (0, 0), &[prefix(i)]));
     w.eager = false;
@@ -128,7 +125,7 @@ fn the_parent_of_a_store_stays_where_tier_0_has_its_only_copy() {
     let mut cfg = config(vec![full(1000)]);
     cfg.shards = 2;
     let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![3], 3);
+    (w.node.frames, w.node.slab_frames) = (vec![3], 3);
     w.attach_shard(0, 0, 1, &[16]).unwrap();
     w.attach_shard(1, 1, 1, &[16]).unwrap();
     let (p, a, b, c) = (1 << 64, 2 << 64, 3 << 64, 4 << 64);

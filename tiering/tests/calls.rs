@@ -1,6 +1,6 @@
 //! Each request of the address space, against an agent that checks every job.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 
 fn world(tier0: u32) -> World {
@@ -46,7 +46,7 @@ fn fork_shares_what_is_sealed_and_copies_the_tail() {
     w.ok(0, Request::SeqDrop { seq: 0 });
     check_pages(&mut w, 1, &pages);
     w.ok(0, Request::SeqDrop { seq: 1 });
-    assert!(w.agents[&0].table.is_empty());
+    assert_eq!(w.agents[&0].table.iter().count(), 0);
     assert_eq!(w.core.occupancy().blocks, 0);
 }
 
@@ -263,8 +263,9 @@ fn declared_pages_are_where_they_were() {
     let mut w = world(16);
     let declare = |index, tokens, frames: &'static [u32]| Request::Declare { seq: 0, index, tokens, frames };
     let first = w.ok(0, declare(0, 9, &[3, 4])).list[0];
-    w.agents.get_mut(&0).unwrap().table.extend([((first, 0), 3), ((first, 1), 4)]);
-    w.agents.get_mut(&0).unwrap().frames.extend([(3, 71), (4, 72)]);
+    let agent = w.agents.get_mut(&0).unwrap();
+    (0..2).for_each(|plane| _ = agent.table.show(first, plane, 3 + u32::from(plane)));
+    agent.frames.extend([(3, 71), (4, 72)]);
     for (request, status) in [
         (declare(0, 9, &[5, 6]), Status::State),
         (declare(1, 9, &[5]), Status::Invalid),
@@ -275,7 +276,7 @@ fn declared_pages_are_where_they_were() {
         assert_eq!(w.call(0, request).status, status, "{request:?}");
     }
     let second = w.ok(0, declare(1, 9, &[5, NONE])).list[0];
-    w.agents.get_mut(&0).unwrap().table.insert((second, 0), 5);
+    w.agents.get_mut(&0).unwrap().table.show(second, 0, 5);
     assert_eq!(
         w.call(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: 1, plane: 1, whole: false }).status,
         Status::Lost
@@ -303,7 +304,7 @@ fn commits_go_forward_and_within_the_reserved_blocks() {
 #[test]
 fn reserve_knows_what_fits() {
     let mut w = World::new(config(vec![full(1000), full(1000)]));
-    w.node_frames = vec![10];
+    w.node.frames = vec![10];
     w.attach(0, 1, &[16]);
     w.ok(0, Request::SeqCreate { seq: 0 });
     assert_eq!(

@@ -1,7 +1,7 @@
 //! Nearly finished sequences: their pages will soon be free, so they are not written back ahead of need, and leave tier 0 after
 //! other pages. The engine's hint changes only speed.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 use std::collections::BTreeSet;
 
@@ -35,7 +35,7 @@ fn below(w: &World, pages: &[(BlockId, Vec<u64>)]) -> usize {
 
 /// Return how many of these pages are in tier 0.
 fn above(w: &World, pages: &[(BlockId, Vec<u64>)]) -> usize {
-    pages.iter().filter(|(block, _)| w.agents[&0].table.contains_key(&(*block, 0))).count()
+    pages.iter().filter(|(block, _)| w.agents[&0].table.frame(*block, 0).is_some()).count()
 }
 
 /// Return the number of pages written back of an older and a newer sequence, for an announcement of the older one.

@@ -1,7 +1,7 @@
 //! Eviction order of cached blocks: a block is evicted after its descendants under every policy, exactly least recently used first
 //! under LRU, and by priority and age.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::ActionBuf;
 use kvtide_tiering::api::*;
 use proptest::prelude::*;
@@ -36,8 +36,7 @@ fn run(w: &mut World, hashes: &[u128], priority: u8) -> usize {
     let advice = Advice::Priority(priority);
     w.ok(0, Request::Advise { seq: 0, first: 0, count: hashes.len() as u32, advice });
     w.ok(0, Request::SeqDrop { seq: 0 });
-    w.now += 1;
-    w.event(Event::Tick).unwrap();
+    w.pass(1);
     found
 }
 
@@ -159,8 +158,7 @@ fn what_nobody_uses_for_the_ttl_goes_and_not_before() {
         let pass = |w: &mut World, us: u64| {
             // The daemon ticks often.
             for _ in 0..64 {
-                w.now += us / 64;
-                w.event(Event::Tick).unwrap();
+                w.pass(us / 64);
             }
         };
         run(&mut w, &old, 128);

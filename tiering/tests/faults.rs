@@ -1,8 +1,7 @@
 //! Faults of a lane while jobs wait for uses of all frames of its scan.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
-use std::collections::BTreeSet;
 
 const PLANES: u16 = 6;
 /// First position of step 1.
@@ -21,7 +20,7 @@ fn scanning_at(plane: u16) -> (World, Pages) {
     let mut pages = w.fill(0, 0, 8, PLANES);
     let tail = w.ok(0, Request::Reserve { seq: 0, count: 1 }).list[0];
     pages.push((tail, (0..PLANES).map(|p| w.write(0, tail, p)).collect()));
-    w.agents.get_mut(&0).unwrap().lanes.insert(0, (STEP + u64::from(plane), BTreeSet::new()));
+    w.enter(0, 0, Some(STEP + u64::from(plane)));
     w.ok(0, Request::Step { lane: 0, step: 1, seqs: &[0] });
     (w, pages)
 }
@@ -59,12 +58,12 @@ fn a_fault_is_served_though_every_frame_is_promised_after_later_uses() {
     assert!(jobs.iter().all(|(_, job)| promised(job).is_some_and(|(_, _, pos)| pos > STEP)), "{jobs:?}");
     let (block, contents) = &pages[0];
     assert_eq!(w.read(0, *block, 0), None);
-    w.agents.get_mut(&0).unwrap().lanes.insert(0, (STEP, BTreeSet::new()));
+    w.enter(0, 0, Some(STEP));
     w.ok(0, Request::Fault { lane: 0, use_pos: STEP, seq: 0, index: 0, plane: 0, whole: false });
     assert_eq!(w.read(0, *block, 0), Some(contents[0]));
     assert_eq!(w.core.counters().jobs_canceled, 1);
     // The page taken from the scan is read again.
-    w.agents.get_mut(&0).unwrap().lanes.remove(&0);
+    w.enter(0, 0, None);
     w.ok(0, Request::StepEnd { lane: 0, step: 1 });
     for step in 2..5 {
         w.step(0, 0, step, 0, &pages, PLANES);
@@ -91,7 +90,7 @@ fn two_texts(planes: u16, frames: u32, scan_frames: u32) -> (World, [Pages; 2]) 
 
 /// Move lane 0 to a position, where it has read no page.
 fn lane_at(w: &mut World, pos: u64) {
-    w.agents.get_mut(&0).unwrap().lanes.insert(0, (pos, BTreeSet::new()));
+    w.enter(0, 0, Some(pos));
     w.settle();
 }
 
@@ -127,7 +126,7 @@ fn whole_planes(planes: u16, frames: u32, scan_frames: u32, gated: bool) -> usiz
     let mut waited = 0;
     for (step, seq) in (2..).zip([0, 1, 0, 1, 1, 1, 0, 0]) {
         let (pages, first) = (&texts[seq as usize], step * u64::from(planes));
-        w.agents.get_mut(&0).unwrap().lanes.insert(0, (first, BTreeSet::new()));
+        w.enter(0, 0, Some(first));
         w.ok(0, Request::Step { lane: 0, step, seqs: &[seq] });
         for plane in 0..planes {
             let use_pos = first + if gated { 0 } else { u64::from(plane) };
@@ -143,7 +142,7 @@ fn whole_planes(planes: u16, frames: u32, scan_frames: u32, gated: bool) -> usiz
                 assert_eq!(missing(&w, pages, of), None, "step {step}, plane {of}, {frames} frames: a page is gone");
             }
         }
-        w.agents.get_mut(&0).unwrap().lanes.remove(&0);
+        w.enter(0, 0, None);
         w.ok(0, Request::StepEnd { lane: 0, step });
     }
     waited
@@ -155,7 +154,7 @@ fn whole_planes(planes: u16, frames: u32, scan_frames: u32, gated: bool) -> usiz
 fn a_lane_that_needs_a_whole_plane_does_not_wait_until_pages_of_others_are_stored() {
     let (mut w, texts) = two_texts(2, 10, 4);
     let pages = &texts[0];
-    w.agents.get_mut(&0).unwrap().lanes.insert(0, (4, BTreeSet::new()));
+    w.enter(0, 0, Some(4));
     w.ok(0, Request::Step { lane: 0, step: 2, seqs: &[0] });
     while let Some(index) = missing(&w, pages, 0) {
         w.ok(0, Request::Fault { lane: 0, use_pos: 4, seq: 0, index, plane: 0, whole: true });
@@ -185,7 +184,7 @@ fn a_lane_that_needs_a_whole_plane_tries_frames_again_that_the_engine_pinned() {
     let (mut w, texts) = two_texts(1, WHOLE, 4);
     let pages = &texts[0];
     w.eager = false;
-    w.agents.get_mut(&0).unwrap().lanes.insert(0, (2, BTreeSet::new()));
+    w.enter(0, 0, Some(2));
     w.ok(0, Request::Step { lane: 0, step: 2, seqs: &[0] });
     let index = missing(&w, pages, 0).expect("tier 0 shows pages of the other sequence");
     w.ask(0, Request::Fault { lane: 0, use_pos: 2, seq: 0, index, plane: 0, whole: true });
@@ -273,7 +272,7 @@ fn steps_at_random(rng: &mut Rng, what: &str) {
         }
         let first = step * u64::from(planes);
         w.eager = rng.chance();
-        w.agents.get_mut(&0).unwrap().lanes.insert(0, (first, BTreeSet::new()));
+        w.enter(0, 0, Some(first));
         w.ok(0, Request::Step { lane: 0, step, seqs: &seqs });
         for plane in 0..planes {
             let use_pos = first + if gated { 0 } else { u64::from(plane) };
@@ -300,7 +299,7 @@ fn steps_at_random(rng: &mut Rng, what: &str) {
             let complete = if gated { 0 } else { plane }..=plane;
             complete.for_each(|of| assert_eq!(gap(&w, of), None, "{what}: step {step}, plane {of}: a page is gone"));
         }
-        w.agents.get_mut(&0).unwrap().lanes.remove(&0);
+        w.enter(0, 0, None);
         w.ok(0, Request::StepEnd { lane: 0, step });
         w.eager = true;
         w.settle();

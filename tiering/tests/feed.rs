@@ -1,6 +1,6 @@
 //! The feed of a space, its listing, and reads by hash: what a relay does.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 use kvtide_types::FeedEvent as Fed;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,12 +20,8 @@ fn world(host: u32, change: impl FnOnce(&mut SpaceConfig)) -> World {
 }
 
 fn store(w: &mut World, s: SessionId, parent: (u32, u128), hashes: &[u128]) -> Vec<Vec<u64>> {
-    let engine: Vec<u32> = (0..hashes.len() as u32).collect();
-    let contents = engine.iter().map(|&block| w.write_engine(s, block)).collect();
-    let (first, parent) = parent;
-    let level = Level::Published;
-    w.ok(s, Request::StoreBlocks { first, parent, hashes, engine: &engine, level });
-    contents
+    w.store(s, parent, hashes, Level::Published);
+    (0..hashes.len() as u32).map(|block| vec![w.read_engine(s, block, 0).unwrap()]).collect()
 }
 
 fn events(list: &[u32]) -> Vec<Fed> {
@@ -148,8 +144,7 @@ fn a_wait_ends_at_its_deadline_by_a_cancel_and_with_its_session() {
     let mut w = world(8, |_| {});
     let from = w.ok(RELAY, Request::Follow { from: 0 }).value;
     let tag = w.ask_for(RELAY, Request::Follow { from }, 50);
-    w.now += 100;
-    w.event(Event::Tick).unwrap();
+    w.pass(100);
     assert_eq!(w.answer(RELAY, tag).unwrap().status, Status::TimedOut);
     let tag = w.ask(RELAY, Request::Follow { from });
     w.ok(RELAY, Request::Cancel { tag });
@@ -219,10 +214,8 @@ fn a_reader_that_reads_now_and_then_knows_what_is_cached() {
             let chain: Vec<u128> = (0..len).map(|i| hash(prefix, i)).collect();
             match below(8) {
                 0..4 => {
-                    let engine: Vec<u32> = (0..len as u32).collect();
-                    engine.iter().for_each(|&block| _ = w.write_engine(0, block));
-                    let level = Level::Published;
-                    w.call(0, Request::StoreBlocks { first: 0, parent: 0, hashes: &chain, engine: &engine, level });
+                    let tag = w.ask_store(0, (0, 0), &chain, Level::Published, 0);
+                    assert!(w.answer(0, tag).is_some(), "a store ends at once");
                 }
                 4 => {
                     let request = Request::Lease { seq: 0, hash: chain[0], count: 1, lease_us: 1_000_000 };

@@ -1,6 +1,6 @@
 //! The shortest complete path: attach, reserve, commit, write back, evict, fault, scan, drop.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 
 #[test]
@@ -11,7 +11,7 @@ fn everything_fits() {
     let pages = w.fill(0, 3, 8, 3);
     assert_eq!(w.step(0, 0, 1, 3, &pages, 3), 0);
     w.ok(0, Request::SeqDrop { seq: 3 });
-    assert!(w.agents[&0].table.is_empty());
+    assert_eq!(w.agents[&0].table.iter().count(), 0);
     assert_eq!(w.call(0, Request::SeqDrop { seq: 3 }).status, Status::NotFound);
 }
 
@@ -44,8 +44,8 @@ fn tight_tiers_never_hang() {
         cfg.policy.scan_frames = scan;
         cfg.limits.host_bytes_max = u64::from(host) * 4096;
         let mut w = World::new(cfg);
-        w.node_frames = vec![host];
-        w.slab_frames = 9;
+        w.node.frames = vec![host];
+        w.node.slab_frames = 9;
         w.attach(0, 1, &[tier0]);
         w.ok(0, Request::SeqCreate { seq: 0 });
         let (mut pages, mut step) = (Vec::new(), 0);

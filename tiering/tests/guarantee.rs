@@ -1,6 +1,6 @@
 //! Guarantees: a session can have a number of blocks, whatever others hold.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 
 const PLANES: u16 = 2;

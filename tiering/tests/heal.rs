@@ -1,7 +1,7 @@
 //! Partial cached blocks, without pages of windows that have moved on: a shorter prefix cannot be read from them until an engine
 //! that has the pages stores or publishes it again.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 use std::collections::BTreeMap;
 

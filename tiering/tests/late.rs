@@ -1,6 +1,6 @@
 //! Engines with agents that never end their copies, and engines that lease the whole cache: other engines continue.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 
 const FRAMES: u32 = 16;
@@ -14,7 +14,7 @@ fn world(change: impl FnOnce(&mut SpaceConfig)) -> World {
     cfg.limits.host_bytes_max = u64::from(FRAMES) * STRIDE;
     change(&mut cfg);
     let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![FRAMES], FRAMES);
+    (w.node.frames, w.node.slab_frames) = (vec![FRAMES], FRAMES);
     w.attach(0, 1, &[0]);
     w.attach(1, 1, &[0]);
     w.eager = false;
@@ -27,10 +27,7 @@ fn nvme(cfg: &mut SpaceConfig) {
 
 /// Request a store without running its jobs.
 fn ask_store(w: &mut World, s: SessionId, hashes: &[u128], timeout_us: u64) -> u16 {
-    let engine: Vec<u32> = (0..hashes.len() as u32).collect();
-    engine.iter().for_each(|&block| _ = w.write_engine(s, block));
-    let (first, parent, engine, level) = (0, 0, &engine[..], Level::Published);
-    w.ask_for(s, Request::StoreBlocks { first, parent, hashes, engine, level }, timeout_us)
+    w.ask_store(s, (0, 0), hashes, Level::Published, timeout_us)
 }
 
 /// Run session 1's jobs, and the disk, until its request has ended.
@@ -67,11 +64,6 @@ fn contents(w: &World, count: u32) -> Vec<u64> {
     (0..count).map(|block| w.agents[&1].engine[&(block, 0)]).collect()
 }
 
-fn pass(w: &mut World, us: u64) {
-    w.now += us;
-    w.event(Event::Tick).unwrap();
-}
-
 /// An engine's copies take only a part of host memory, however many it requests: another engine loads from NVMe meanwhile.
 #[test]
 fn copies_that_never_end_leave_room_for_another_engines_load() {
@@ -96,7 +88,7 @@ fn a_store_holds_nothing_for_others_past_its_deadline() {
     let tag = ask_store(&mut w, 0, &theirs, 1_000);
     let mine = hashes(1, 8);
     assert_eq!(store(&mut w, &mine), Status::NoSpace, "the room is committed to the other store");
-    pass(&mut w, 1_000);
+    w.pass(1_000);
     assert_eq!(w.answer(0, tag), None, "its engine may not use its blocks again yet");
     assert_eq!(store(&mut w, &mine), Status::Ok);
     let stored = contents(&w, 8);
@@ -129,7 +121,7 @@ fn no_deadline_and_no_cancel_makes_a_hold_last() {
             w.ok(0, Request::Cancel { tag });
         }
         assert_eq!(store(&mut w, &hashes(1, 8)), Status::NoSpace, "its copies may end yet");
-        pass(&mut w, 5_000_000);
+        w.pass(5_000_000);
         assert_eq!(store(&mut w, &hashes(1, 8)), Status::Ok);
         while w.run_job(0) {}
         w.settle();
@@ -148,9 +140,9 @@ fn a_load_holds_nothing_for_others_past_its_deadline() {
     let engine: Vec<u32> = (0..8).collect();
     let tag = w.ask_for(0, Request::LoadBlocks { seq: 0, first: 0, engine: &engine }, 1_000);
     let in_flight = w.agents[&0].jobs.len() as u64;
-    pass(&mut w, 1_000);
+    w.pass(1_000);
     assert_eq!(w.core.counters().quarantined, 0, "the content is still there");
-    pass(&mut w, 11_000);
+    w.pass(11_000);
     let next = hashes(2, 12);
     assert_eq!(store(&mut w, &next), Status::Ok, "the lease has ended, and its blocks are evicted");
     let stored = contents(&w, 12);
@@ -170,7 +162,7 @@ fn a_session_ends_when_its_late_copies_hold_too_much() {
     let mut w = world(|_| {});
     ask_store(&mut w, 0, &hashes(3, 8), 1_000);
     assert!(w.overdrawn.is_empty());
-    pass(&mut w, 1_000);
+    w.pass(1_000);
     assert_eq!(w.overdrawn, [0]);
     w.event(Event::SessionLost { session: 0 }).unwrap();
     w.agents.remove(&0);
@@ -191,7 +183,7 @@ fn nobody_waits_long_for_a_lost_sessions_process() {
     w.agents.remove(&0);
     let tag = ask_store(&mut w, 1, &hashes(1, u128::from(FRAMES)), 60_000_000);
     assert_eq!(w.answer(1, tag), None, "it may exit soon");
-    pass(&mut w, 5_000_000);
+    w.pass(5_000_000);
     assert_eq!(w.answer(1, tag).unwrap().status, Status::NoSpace);
 }
 
@@ -203,7 +195,7 @@ fn parks_and_publishes_wait_for_a_lost_sessions_process_and_not_for_long() {
             nvme(cfg);
             cfg.limits.host_bytes_max = STRIDE;
         });
-        (w.node_frames, w.slab_frames) = (vec![1], 1);
+        (w.node.frames, w.node.slab_frames) = (vec![1], 1);
         (w.disk.node_slots, w.disk.slab_slots) = (256, 64);
         w.attach(2, 1, &[8]);
         w.eager = true;
@@ -226,7 +218,7 @@ fn parks_and_publishes_wait_for_a_lost_sessions_process_and_not_for_long() {
         assert_eq!(answers(&w), [None, None], "the process may exit soon");
         match exits {
             true => w.event(Event::SessionExited { session: 0 }).unwrap(),
-            false => pass(&mut w, 5_000_000),
+            false => w.pass(5_000_000),
         }
         let expected = if exits { Status::Ok } else { Status::NoSpace };
         assert_eq!(answers(&w), [Some(expected); 2], "{exits}");
@@ -316,7 +308,7 @@ fn a_store_does_not_wait_for_leases() {
         w.eager = true;
         w.settle();
         for _ in 0..20 {
-            pass(&mut w, 100_000);
+            w.pass(100_000);
         }
         let done = w.answer(0, tag).unwrap_or_else(|| panic!("{case:?}: it waits for leases"));
         println!("{case:?}: {count} leased, {:?}", done.status);
@@ -335,7 +327,7 @@ fn a_store_that_is_to_be_kept_does_not_wait_for_leases() {
         (cfg.policy.lease_percent, cfg.policy.nvme_admission) = (100, Admission::SecondTouch);
         cfg.limits.host_bytes_max = 192 * STRIDE;
     });
-    (w.node_frames, w.slab_frames) = (vec![192], 192);
+    (w.node.frames, w.node.slab_frames) = (vec![192], 192);
     (w.disk.node_slots, w.disk.slab_slots) = (8, 8);
     let mine = hashes(1, 100);
     assert_eq!(store(&mut w, &mine), Status::Ok);
@@ -346,11 +338,7 @@ fn a_store_that_is_to_be_kept_does_not_wait_for_leases() {
     w.settle();
     assert_eq!(w.core.occupancy().nvme_slots_used, 8);
     let theirs = hashes(2, 4);
-    let engine: Vec<u32> = (0..4).collect();
-    engine.iter().for_each(|&block| _ = w.write_engine(0, block));
-    let level = Level::Stored;
-    let request = Request::StoreBlocks { first: 0, parent: 0, hashes: &theirs, engine: &engine, level };
-    let tag = w.ask_for(0, request, 60_000_000);
+    let tag = w.ask_store(0, (0, 0), &theirs, Level::Stored, 60_000_000);
     let done = w.answer(0, tag).expect("it waits for no lease");
     assert_eq!((done.status, done.value), (Status::NoSpace, Level::Published as u64));
     assert_eq!(w.found(1, &theirs), 4);

@@ -1,8 +1,6 @@
 //! Tests of the core, against a small fake of its environment. One program: each would compile the core's generic code again.
 #![allow(clippy::unwrap_used)] // tests may unwrap
 
-mod fake;
-
 mod absences;
 mod admission;
 mod blocks;

@@ -1,6 +1,6 @@
 //! Mapped frames: streaming pages are read in place in host memory, and unmapped when it is short.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 
 type Pages = Vec<(BlockId, Vec<u64>)>;
@@ -11,8 +11,8 @@ fn filled(frames: u32, mapped_frames: u32, blocks: u32, nvme_bytes: u64, host_fr
     cfg.policy.scan_frames = 2;
     cfg.limits.nvme_bytes_max = nvme_bytes;
     let mut w = World::new(cfg);
-    w.slab_frames = host_frames.min(16);
-    w.node_frames = vec![host_frames];
+    w.node.slab_frames = host_frames.min(16);
+    w.node.frames = vec![host_frames];
     w.disk.node_slots = 1 << 10;
     w.disk.slab_slots = 64;
     w.attach(0, 1, &[frames, mapped_frames]);
@@ -23,6 +23,10 @@ fn filled(frames: u32, mapped_frames: u32, blocks: u32, nvme_bytes: u64, host_fr
 
 fn in_place(w: &World) -> usize {
     w.agents[&0].in_place().count()
+}
+
+fn is_mapped(w: &World, block: BlockId) -> bool {
+    w.agents[&0].table.frame(block, 0).is_some_and(|frame| w.agents[&0].is_mapped_frame(frame))
 }
 
 #[test]
@@ -54,11 +58,10 @@ fn without_mapped_frames_the_same_scan_copies_every_step() {
 fn what_is_acquired_leaves_its_mapped_frame_for_tier_0() {
     let (mut w, pages) = filled(8, 64, 40, 0, 64);
     (1..4).for_each(|step| _ = w.step(0, 0, step, 0, &pages, 1));
-    let first =
-        pages.iter().position(|&(b, _)| w.agents[&0].is_mapped_frame(w.agents[&0].table[&(b, 0)])).unwrap() as u32;
+    let first = pages.iter().position(|&(b, _)| is_mapped(&w, b)).unwrap() as u32;
     w.ok(0, Request::Acquire { seq: 0, plane: 0, planes: 1, first, count: 2 });
     for (b, contents) in &pages[first as usize..first as usize + 2] {
-        assert!(!w.agents[&0].is_mapped_frame(w.agents[&0].table[&(*b, 0)]));
+        assert!(!is_mapped(&w, *b));
         assert_eq!(w.read(0, *b, 0), Some(contents[0]));
     }
     w.ok(0, Request::Release { seq: 0, plane: 0, planes: 1, first, count: 2 });
@@ -113,8 +116,7 @@ fn a_lost_session_may_go_on_reading_in_place_until_it_exited() {
     w.ok(1, Request::SeqCreate { seq: 0 });
     let before: Vec<u64> = shown.iter().map(|at| w.host[at]).collect();
     w.ask_for(1, Request::Reserve { seq: 0, count: 60 }, 1000);
-    w.now += 2000;
-    w.event(Event::Tick).unwrap();
+    w.pass(2000);
     assert_eq!(before, shown.iter().map(|at| w.host[at]).collect::<Vec<_>>());
     w.event(Event::SessionExited { session: 0 }).unwrap();
     assert_eq!(w.gone, [0]);

@@ -1,6 +1,6 @@
 //! The third tier: pages that do not fit into host go to NVMe and come back.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 
 const PAGE: u64 = 4096;

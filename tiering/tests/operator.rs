@@ -1,6 +1,6 @@
 //! Figures of hits, and what operators do with cached blocks: pins, eviction by hand.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 use kvtide_tiering::{ByTier, EntryStatus};
 
@@ -19,10 +19,7 @@ fn world(host: u32) -> World {
 }
 
 fn store(w: &mut World, hashes: &[u128]) {
-    let engine: Vec<u32> = (0..hashes.len() as u32).collect();
-    engine.iter().for_each(|&block| _ = w.write_engine(0, block));
-    let level = Level::Stored;
-    w.ok(0, Request::StoreBlocks { first: 0, parent: 0, hashes, engine: &engine, level });
+    w.store(0, (0, 0), hashes, Level::Stored);
 }
 
 fn lookup(w: &mut World, hashes: &[u128], asked: u32, range: u32) -> u64 {
@@ -158,10 +155,10 @@ fn pins_have_a_limit() {
     let mut small = config(vec![full(1000)]);
     small.limits.entries_max = 12;
     let mut w = World::new(small);
-    (w.node_frames, w.slab_frames) = (vec![8], 8);
+    (w.node.frames, w.node.slab_frames) = (vec![8], 8);
     w.attach(0, 1, &[0]);
     let a = hashes(1, 4);
-    store_published(&mut w, &a);
+    w.store(0, (0, 0), &a, Level::Published);
     w.event(Event::Pin { hash: a[3], pinned: true }).unwrap();
     assert_eq!((entry(&w, a[3]).pinned, w.core.occupancy().pinned), (false, 0), "4 of at most 3");
     w.event(Event::Pin { hash: a[2], pinned: true }).unwrap();
@@ -169,11 +166,4 @@ fn pins_have_a_limit() {
     assert_eq!((entry(&w, a[2]).pinned, w.core.occupancy().pinned), (true, 3));
     w.event(Event::Pin { hash: a[2], pinned: false }).unwrap();
     assert_eq!((entry(&w, a[2]).pinned, entry(&w, a[0]).pinned, w.core.occupancy().pinned), (false, true, 2));
-}
-
-fn store_published(w: &mut World, hashes: &[u128]) {
-    let engine: Vec<u32> = (0..hashes.len() as u32).collect();
-    engine.iter().for_each(|&block| _ = w.write_engine(0, block));
-    let level = Level::Published;
-    w.ok(0, Request::StoreBlocks { first: 0, parent: 0, hashes, engine: &engine, level });
 }

@@ -1,6 +1,6 @@
 //! Published blocks are persisted on NVMe as requested, found again after a restart, and lost with their disk.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 use std::collections::BTreeSet;
 
@@ -89,8 +89,7 @@ fn a_publish_that_waits_ends_by_deadline_cancel_loss_and_failed_flush() {
     w.fill(0, 0, 2, 2);
     let h = hashes(1, 2);
     let late = w.ask_for(0, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &h, level: Level::Stored }, 50);
-    w.now += 60;
-    w.event(Event::Tick).unwrap();
+    w.pass(60);
     assert_eq!(values(&w, late), Some((Status::TimedOut, Level::Published as u64)));
     let canceled = ask(&mut w, &h, Level::Stored);
     w.ok(0, Request::Cancel { tag: canceled });
@@ -128,8 +127,7 @@ fn what_cannot_be_stored_says_so_and_stays_published() {
         assert_eq!(attached.value, 2);
         check(&mut w, &attached.list, &pages);
         // A lookup triggers another attempt.
-        w.now += 2_000_000;
-        w.event(Event::Tick).unwrap();
+        w.pass(2_000_000);
         assert_eq!(w.log.records.len(), 2);
     }
     let mut w = world(16, 0, |_| {});
@@ -243,8 +241,7 @@ fn a_restart_with_entries_has_host_memory_before_the_first_hit() {
     assert_eq!(w.core.occupancy().host_frames, 16, "it was asked for when the entries came back");
     // Ticks do not return it.
     for _ in 0..4 {
-        w.now += 1_000_000;
-        w.event(Event::Tick).unwrap();
+        w.pass(1_000_000);
     }
     assert_eq!(w.core.occupancy().host_frames, 16);
     begin(&mut w);
@@ -347,7 +344,7 @@ fn what_was_only_on_a_disk_that_goes_is_said_to_be_lost() {
     w.kill_disk(0);
     w.eager = true;
     w.settle();
-    let lost: Vec<_> = w.done.values().flatten().filter(|done| done.status == Status::Lost).collect();
+    let lost: Vec<_> = w.done.values().filter(|done| done.status == Status::Lost).collect();
     assert!(!lost.is_empty() && w.core.counters().pages_lost > 0);
 }
 
@@ -402,7 +399,7 @@ fn classes_that_have_no_host_memory_yet_do_not_wait_for_one_another() {
     cfg.limits.host_bytes_max = 2 * 8 * PAGE;
     cfg.limits.nvme_bytes_max = 40 * 2 * PAGE;
     let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![8; 3], 8);
+    (w.node.frames, w.node.slab_frames) = (vec![8; 3], 8);
     (w.disk.node_slots, w.disk.slab_slots) = (40, 4);
     // The first class is short of tier 0, so only it has its grant before the publish.
     w.attach(0, 1, &[4, 16, 16]);
@@ -419,8 +416,7 @@ fn a_publish_that_finds_no_host_memory_is_told_so_and_moves_nothing_in_circles()
     w.fill(0, 0, 3, 2);
     let stored = ask(&mut w, &hashes(1, 3), Level::Stored);
     for _ in 0..100 {
-        w.now += 100;
-        w.event(Event::Tick).unwrap();
+        w.pass(100);
     }
     assert_eq!(values(&w, stored), Some((Status::NoSpace, Level::Published as u64)));
     assert!(w.core.counters().jobs < 20, "{} jobs", w.core.counters().jobs);

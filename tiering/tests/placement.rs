@@ -1,6 +1,6 @@
 //! Prefix chains stay on one disk: a lost disk loses only its own chains, and disks fill by weight.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 use kvtide_tiering::node::{DiskConfig, Disks, DisksConfig};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ fn world(weights: &[u32], regions: u32) -> World {
     (cfg.limits.blocks_max, cfg.limits.entries_max) = (1024, 1024);
     (cfg.policy.clean_low_percent, cfg.policy.clean_high_percent) = (100, 100);
     let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![64], 64);
+    (w.node.frames, w.node.slab_frames) = (vec![64], 64);
     let disks = weights.iter().map(|&weight| DiskConfig { regions, weight }).collect();
     let mut node = Disks::new(DisksConfig { region_bytes: SLOTS * BLOCK, disks, quotas_bytes: vec![1 << 40] });
     node.join(0, 0, BLOCK).unwrap();

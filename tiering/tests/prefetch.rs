@@ -1,6 +1,6 @@
 //! Attention determines which pages of `approx` sequences stay in tier 0; reports of engines change no result.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 
 const PLANES: u16 = 3;
@@ -37,7 +37,7 @@ impl Engine {
         }
         let mut w = World::new(cfg);
         if let Some(host) = host {
-            (w.node_frames, w.slab_frames) = (vec![host], host);
+            (w.node.frames, w.node.slab_frames) = (vec![host], host);
             (w.disk.node_slots, w.disk.slab_slots) = (80, 80);
         }
         w.attach(0, 1, &[frames]);

@@ -1,6 +1,6 @@
 //! Stores faster than the disk: they wait, and no block is dropped unwritten while the disk accepts writes.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 
 const STRIDE: u64 = 1024;
@@ -20,10 +20,7 @@ fn world(frames: u32, change: impl FnOnce(&mut SpaceConfig)) -> World {
 }
 
 fn ask_store(w: &mut World, hashes: &[u128], timeout_us: u64) -> u16 {
-    let engine: Vec<u32> = (0..hashes.len() as u32).collect();
-    engine.iter().for_each(|&block| _ = w.write_engine(0, block));
-    let (first, parent, engine, level) = (0, 0, &engine[..], Level::Published);
-    w.ask_for(0, Request::StoreBlocks { first, parent, hashes, engine, level }, timeout_us)
+    w.ask_store(0, (0, 0), hashes, Level::Published, timeout_us)
 }
 
 /// Store a prefix; the disk executes a transfer only when no other event is pending.
@@ -59,8 +56,7 @@ fn a_store_keeps_at_its_deadline_what_found_room() {
         w.settle();
     }
     assert_eq!(w.answer(0, tag), None, "it waits for the disk");
-    w.now += 1_000;
-    w.event(Event::Tick).unwrap();
+    w.pass(1_000);
     let done = w.answer(0, tag).unwrap();
     assert_eq!((done.status, done.value), (Status::NotAdmitted, 4));
     assert_eq!(w.found(0, &prefix), 4);
@@ -81,8 +77,7 @@ fn a_store_of_cached_blocks_that_is_to_be_durable_ends_at_its_deadline() {
     let request = Request::StoreBlocks { first: 0, parent: 0, hashes: &cached, engine: &engine, level: Level::Durable };
     let tag = w.ask_for(0, request, 100);
     assert_eq!(w.answer(0, tag), None, "it waits for the disk");
-    w.now += 100;
-    w.event(Event::Tick).unwrap();
+    w.pass(100);
     assert_eq!(w.answer(0, tag).map(|done| done.status), Some(Status::TimedOut));
 }
 
@@ -93,8 +88,7 @@ fn a_store_without_an_id_at_its_deadline_is_not_admitted() {
     assert_eq!(store(&mut w, &first).status, Status::Ok);
     let tag = ask_store(&mut w, &hashes(2, 8), 1_000);
     assert_eq!(w.answer(0, tag), None, "it waits for the disk");
-    w.now += 1_000;
-    w.event(Event::Tick).unwrap();
+    w.pass(1_000);
     assert_eq!(w.answer(0, tag).unwrap().status, Status::NotAdmitted);
     assert_eq!(w.found(0, &first), 8, "published blocks stay");
 }

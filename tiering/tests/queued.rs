@@ -1,7 +1,7 @@
 //! Requests that wait in an engine's queue: their prefix is attached, and they are parked with a due time. Their pages are in tier 0
 //! when they are due, without taking resources from running steps.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 use kvtide_tiering::{Counters, Reason};
 

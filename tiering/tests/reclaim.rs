@@ -1,6 +1,6 @@
 //! Another space needs host memory: slabs of unreferenced cached blocks are returned, least recently used first.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 
 const FRAMES: u32 = 8;
@@ -38,9 +38,9 @@ fn found(w: &mut World, blocks: std::ops::Range<u32>) -> Vec<u32> {
 
 /// Request a slab; return the number of slabs given back.
 fn reclaim(w: &mut World, cached: bool) -> usize {
-    let before = w.returned.len();
+    let before = w.node.returned.len();
     w.event(Event::Reclaim { cached }).unwrap();
-    w.returned.len() - before
+    w.node.returned.len() - before
 }
 
 fn leave(w: &mut World, session: SessionId) {
@@ -77,7 +77,7 @@ fn entries_that_nvme_holds_stay_findable_and_a_space_without_sessions_keeps_noth
     leave(&mut w, 1);
     assert_eq!((0..4).map(|_| reclaim(&mut w, true)).collect::<Vec<_>>(), [1, 1, 1, 0]);
     w.attach(1, 1, &[0]);
-    w.node_frames = vec![FRAMES];
+    w.node.frames = vec![FRAMES];
     assert_eq!(found(&mut w, 0..3 * FRAMES).len(), 3 * FRAMES as usize);
     for i in 0..3 * FRAMES {
         w.ok(1, Request::Lease { seq: 0, hash: hash(i), count: 1, lease_us: 1_000_000 });
@@ -98,10 +98,10 @@ fn a_lease_of_a_new_space_waits_until_the_node_is_asked_again_and_no_longer() {
         leave(&mut w, 1);
         while reclaim(&mut w, true) == 1 {}
         w.attach(1, 1, &[0]);
-        w.node_frames = vec![0];
+        w.node.frames = vec![0];
         let asked = w.ask(1, lease);
         assert_eq!(w.answer(1, asked), None, "the node has refused once");
-        w.node_frames = vec![if has_room { FRAMES } else { 0 }];
+        w.node.frames = vec![if has_room { FRAMES } else { 0 }];
         w.now = w.core.next_deadline().unwrap();
         w.event(Event::Tick).unwrap();
         w.settle();
@@ -156,7 +156,7 @@ fn blocks_on_their_way_to_nvme_are_awaited_and_dropped_when_that_takes_too_long(
             w.event(Event::Tick).unwrap();
         }
         w.attach(1, 1, &[0]);
-        let (given, kept) = (w.returned.len(), found(&mut w, 0..3 * FRAMES).len() as u32);
+        let (given, kept) = (w.node.returned.len(), found(&mut w, 0..3 * FRAMES).len() as u32);
         // Writes still at the device at the deadline keep their frames.
         let expected = if hangs { (2, 2 * FRAMES) } else { (3, 3 * FRAMES) };
         assert!(given == expected.0 && kept >= expected.1, "hangs {hangs}: {given} slabs given, {kept} blocks kept");
@@ -170,7 +170,7 @@ fn a_slab_of_many_frames_is_emptied_in_slices_and_hands_none_out_meanwhile() {
     (cfg.limits.blocks_max, cfg.limits.entries_max, cfg.limits.seq_blocks_max) = (2 * MANY, 2 * MANY, 2 * MANY);
     (cfg.policy.host_high_percent, cfg.policy.host_low_percent) = (100, 100);
     let mut w = World::new(cfg);
-    (w.node_frames, w.slab_frames) = (vec![MANY], MANY);
+    (w.node.frames, w.node.slab_frames) = (vec![MANY], MANY);
     w.attach(0, 1, &[0]);
     w.attach(1, 1, &[0]);
     store(&mut w, 0..MANY - 10);
@@ -184,7 +184,7 @@ fn a_slab_of_many_frames_is_emptied_in_slices_and_hands_none_out_meanwhile() {
     let tag = w.ask(0, request);
     w.settle();
     assert_eq!(w.answer(0, tag).unwrap().status, Status::NoSpace);
-    assert_eq!((w.returned.len(), found_now(&w)), (1, 0));
+    assert_eq!((w.node.returned.len(), found_now(&w)), (1, 0));
 }
 
 fn found_now(w: &World) -> u32 {
@@ -195,7 +195,7 @@ fn found_now(w: &World) -> u32 {
 #[test]
 fn a_reserve_without_host_memory_takes_no_nvme_space() {
     let mut w = world(1 << 20);
-    (w.node_frames, w.rates) = (vec![0], true);
+    (w.node.frames, w.rates) = (vec![0], true);
     w.attach(2, 1, &[8]);
     w.ok(2, Request::SeqCreate { seq: 0 });
     w.fill(2, 0, 4, 1);
@@ -208,13 +208,8 @@ fn a_reserve_without_host_memory_takes_no_nvme_space() {
 #[test]
 fn a_store_that_waits_for_nvme_space_gives_none_back() {
     let mut w = world(1 << 20);
-    (w.node_frames, w.rates, w.disk.node_slots) = (vec![FRAMES], true, 1 << 20);
-    let engine: Vec<u32> = (0..64).collect();
-    engine.iter().for_each(|&i| _ = w.write_engine(0, i));
-    let hashes: Vec<u128> = engine.iter().map(|&i| hash(i)).collect();
-    let request =
-        Request::StoreBlocks { first: 0, parent: 0, hashes: &hashes, engine: &engine, level: Level::Published };
-    assert_eq!(w.call(0, request).status, Status::Ok);
+    (w.node.frames, w.rates, w.disk.node_slots) = (vec![FRAMES], true, 1 << 20);
+    w.store(0, (0, 0), &(0..64).map(hash).collect::<Vec<_>>(), Level::Published);
     assert_eq!(found(&mut w, 0..1).len(), 1);
     assert!(w.disk.granted <= 9, "{} regions were granted", w.disk.granted);
 }

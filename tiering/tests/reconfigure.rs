@@ -1,6 +1,6 @@
 //! Changes of the policy while the core runs.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::Error;
 use kvtide_tiering::api::*;
 
@@ -38,8 +38,7 @@ fn a_new_deadline_is_for_the_requests_that_follow() {
     w.ok(0, Request::SeqCreate { seq: 1 });
     let reserve = w.ask(0, Request::Reserve { seq: 1, count: 12 });
     assert_eq!(w.answer(0, reserve), None, "the stores that make room have not ended");
-    w.now += 50;
-    w.event(Event::Tick).unwrap();
+    w.pass(50);
     assert_eq!(w.answer(0, reserve).unwrap().status, Status::TimedOut);
 }
 
@@ -84,7 +83,7 @@ fn a_higher_bound_makes_room_for_what_was_refused() {
     cfg.limits.host_bytes_max = 4096;
     let policy = cfg.policy;
     let mut w = World::new(cfg);
-    w.slab_frames = 4;
+    w.node.slab_frames = 4;
     w.attach(0, 1, &[16]);
     w.ok(0, Request::SeqCreate { seq: 0 });
     let reserve = Request::Reserve { seq: 0, count: 40 };

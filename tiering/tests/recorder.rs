@@ -1,6 +1,6 @@
 //! A flight recording replays to the same actions, also after its ring has wrapped.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 use kvtide_tiering::{Error, Recording};
 
@@ -62,8 +62,8 @@ fn a_recording_over_three_tiers_replays() {
     let mut cfg = config(vec![full(1000), full(600)]);
     cfg.limits.nvme_bytes_max = 1 << 20;
     let mut w = World::new(cfg);
-    w.node_frames = vec![12, 12];
-    w.slab_frames = 6;
+    w.node.frames = vec![12, 12];
+    w.node.slab_frames = 6;
     (w.disk.node_slots, w.disk.slab_slots) = (30, 7);
     w.record(1 << 20);
     w.attach(0, 1, &[10, 10]);

@@ -1,6 +1,6 @@
 //! Guarantees when tiers are short, or become short during a call.
 
-use crate::fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::ActionBuf;
 use kvtide_tiering::api::*;
 
@@ -13,8 +13,8 @@ fn a_prefix_that_is_shortened_keeps_its_snapshot() {
     let state = Plane { page_bytes: 300, kind: PlaneKind::State };
     let mut w = World::new(config(vec![full(1000), state]));
     // Host holds one page that two sessions share, so one of three blocks would fit.
-    w.node_frames = vec![1, 8];
-    w.slab_frames = 1;
+    w.node.frames = vec![1, 8];
+    w.node.slab_frames = 1;
     w.attach(0, 1, &[32, 32]);
     w.attach(1, 1, &[32, 32]);
     w.ok(0, Request::SeqCreate { seq: 0 });

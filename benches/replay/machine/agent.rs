@@ -1,6 +1,7 @@
 //! State of an agent: the pages in tier 0, the position of the engine's lane, and the waiting jobs.
 
-use kvtide_tiering::api::{FrameId, Job, NONE, Victim};
+use kvtide_fake::{PageTable, installed};
+use kvtide_tiering::api::{Job, Victim};
 use std::collections::VecDeque;
 
 /// Direction of a job's copy.
@@ -25,15 +26,6 @@ struct Waiting {
     ordered_ns: u64,
 }
 
-/// Tier-0 state of a page.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    /// Frame of the page.
-    frame: FrameId,
-    /// The boundary at which the lane first finds it.
-    from: u64,
-}
-
 /// A completed load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
@@ -50,9 +42,9 @@ pub struct Arrived {
 /// The engine side.
 #[derive(Clone, Debug)]
 pub struct Agent {
-    planes: u16,
-    /// By page.
-    table: Vec<Entry>,
+    table: PageTable,
+    /// By page: the boundary at which the lane first finds it.
+    found: Vec<u64>,
     /// Position of the lane, step × planes + plane, while it is in a step.
     position: Option<u64>,
     boundaries: u64,
@@ -76,8 +68,8 @@ impl Agent {
     #[must_use]
     pub fn new(blocks_max: u32, planes: u16) -> Agent {
         Agent {
-            planes,
-            table: vec![Entry { frame: NONE, from: 0 }; blocks_max as usize * usize::from(planes)],
+            table: PageTable::new(blocks_max, planes),
+            found: vec![0; blocks_max as usize * usize::from(planes)],
             position: None,
             boundaries: 0,
             first_at: 0,
@@ -93,11 +85,7 @@ impl Agent {
     /// Return true if a page is in tier 0.
     #[must_use]
     pub fn shows(&self, block: u32, plane: u16) -> bool {
-        self.table[self.page(block, plane)].frame != NONE
-    }
-
-    fn page(&self, block: u32, plane: u16) -> usize {
-        block as usize * usize::from(self.planes) + usize::from(plane)
+        self.table.frame(block, plane).is_some()
     }
 
     /// Move the lane to a boundary. It has read all pages found at the previous one.
@@ -144,8 +132,8 @@ impl Agent {
         let (_, line, at) = (0..3).filter(|&direction| free[direction]).filter_map(first).min()?;
         let waiting = self.waiting[line].remove(at)?;
         let Waiting { id, job, .. } = waiting;
-        if let Some(Victim { block, plane, .. }) = victim(&job) {
-            self.hide(block, plane);
+        if let Some(Victim { block, plane, .. }) = victim(job) {
+            self.table.hide(block, plane);
         }
         self.begun.push(waiting);
         Some((id, direction(&job)))
@@ -156,10 +144,10 @@ impl Agent {
     fn may_begin(&self, waiting: &Waiting) -> bool {
         let Some(position) = self.position else { return true };
         let passed = self.boundaries > waiting.since;
-        match (waiting.job, victim(&waiting.job)) {
+        match (waiting.job, victim(waiting.job)) {
             (_, Some(Victim { block, plane, after: Some((_, after)) })) => {
                 // Found at this position and read since.
-                let found = self.table[self.page(block, plane)].from.max(self.first_at);
+                let found = self.found[self.table.page(block, plane)].max(self.first_at);
                 passed && (position > after || position == after && self.boundaries > found)
             }
             (_, Some(_)) | (Job::Evict { .. } | Job::Drop { .. }, None) => passed,
@@ -172,31 +160,14 @@ impl Agent {
     pub fn ended(&mut self, id: u32, now_ns: u64) {
         let Some(at) = self.begun.iter().position(|begun| begun.id == id) else { return };
         let Waiting { job, ordered_ns, .. } = self.begun.swap_remove(at);
-        match job {
-            Job::Install { block, plane, frame, .. }
-            | Job::Copy { block, plane, frame, .. }
-            | Job::CopyInAs { block, plane, frame, .. }
-            | Job::Move { block, plane, frame, .. } => self.show(block, plane, frame),
-            Job::CopyIn { block, plane, frame, .. } => {
-                self.show(block, plane, frame);
-                self.arrived.push(Arrived { block, plane, ordered_ns, ended_ns: now_ns });
-                self.loads += 1;
-            }
-            Job::Evict { block, plane, .. } => self.hide(block, plane),
-            Job::Drop { block } => (0..self.planes).for_each(|plane| self.hide(block, plane)),
-            // Replays do not use engine-owned memory.
-            Job::CopyOut { .. } | Job::Cancel { .. } | Job::Gather { .. } | Job::Scatter { .. } => {}
+        self.table.apply(job);
+        if let Some((block, plane, _)) = installed(job) {
+            self.found[self.table.page(block, plane)] = self.boundaries + 1;
         }
-    }
-
-    fn show(&mut self, block: u32, plane: u16, frame: FrameId) {
-        let page = self.page(block, plane);
-        self.table[page] = Entry { frame, from: self.boundaries + 1 };
-    }
-
-    fn hide(&mut self, block: u32, plane: u16) {
-        let page = self.page(block, plane);
-        self.table[page].frame = NONE;
+        if let Job::CopyIn { block, plane, .. } = job {
+            self.arrived.push(Arrived { block, plane, ordered_ns, ended_ns: now_ns });
+            self.loads += 1;
+        }
     }
 }
 
@@ -208,20 +179,8 @@ fn direction(job: &Job) -> Direction {
     }
 }
 
-fn victim(job: &Job) -> Option<Victim> {
-    match *job {
-        Job::Install { victim, .. }
-        | Job::CopyIn { victim, .. }
-        | Job::Copy { victim, .. }
-        | Job::CopyInAs { victim, .. } => victim,
-        Job::CopyOut { .. }
-        | Job::Drop { .. }
-        | Job::Evict { .. }
-        | Job::Cancel { .. }
-        | Job::Move { .. }
-        | Job::Gather { .. }
-        | Job::Scatter { .. } => None,
-    }
+fn victim(job: Job) -> Option<Victim> {
+    job.encode().0.victim
 }
 
 #[cfg(test)]

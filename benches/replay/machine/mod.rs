@@ -12,6 +12,7 @@ pub use space::{SCAN_FRAMES, space};
 
 use super::ReplayError;
 use agent::{Agent, Direction};
+use kvtide_fake::Node;
 use kvtide_tiering::api::{Action, Event, IoClass, IoKind, Request, SpaceConfig, Status};
 use kvtide_tiering::{ActionBuf, Core, LIST_MAX};
 use link::Link;
@@ -60,7 +61,7 @@ pub struct Machine {
     ended: VecDeque<Ended>,
     answer: Option<(Status, u64)>,
     list: Vec<u32>,
-    host_frames: u32,
+    node: Node,
     disk_slots: u32,
     disk_slabs: u32,
 }
@@ -70,6 +71,7 @@ impl Machine {
     pub fn new(config: SpaceConfig, frames: u32, bandwidths: Bandwidths) -> Result<Machine, ReplayError> {
         let page_bytes = config.planes.first().map_or(1, |plane| u64::from(plane.page_bytes));
         let planes = config.planes.len() as u64;
+        let host_frames = u32::try_from(config.limits.host_bytes_max / page_bytes).unwrap_or(u32::MAX);
         let mut machine = Machine {
             agent: Agent::new(config.limits.blocks_max, config.planes.len() as u16),
             buf: ActionBuf::new(256, 1 << 14),
@@ -81,7 +83,8 @@ impl Machine {
             ended: VecDeque::new(),
             answer: None,
             list: Vec::with_capacity(LIST_MAX),
-            host_frames: u32::try_from(config.limits.host_bytes_max / page_bytes).unwrap_or(u32::MAX),
+            // It grants all host memory at once.
+            node: Node::new(vec![host_frames], host_frames),
             disk_slots: u32::try_from(config.limits.nvme_bytes_max / (page_bytes * planes)).unwrap_or(u32::MAX),
             disk_slabs: 0,
             core: Core::new(config)?,
@@ -240,7 +243,7 @@ impl Machine {
             let event = match ended {
                 Ended::Job(job, status) => Event::JobDone { session: 0, job, status },
                 Ended::LogRequest(id) => Event::LogDone { id, status: Status::Ok },
-                Ended::Host(class) => self.grant_host(class),
+                Ended::Host(class) => self.node.grant(class),
                 Ended::Disk => self.grant_disk(),
             };
             self.tell(event)?;
@@ -303,14 +306,6 @@ impl Machine {
                 Direction::Load => self.loads.push(self.now_ns, 0, id, self.page_bytes),
                 Direction::Store => self.stores.push(self.now_ns, 0, id, self.page_bytes),
             }
-        }
-    }
-
-    /// Return the grant of all host memory at once.
-    fn grant_host(&mut self, class: u8) -> Event<'static> {
-        match std::mem::take(&mut self.host_frames) {
-            0 => Event::SlabRefused { class },
-            frames => Event::SlabGranted { class, slab: 0, frames },
         }
     }
 

@@ -1,7 +1,7 @@
 //! Engines with KV in their own memory: they store, look up, lease and load blocks.
 
 use super::{Asked, Chaos, SEQS};
-use crate::fake::Done;
+use kvtide_fake::Done;
 use kvtide_tiering::api::*;
 
 impl Chaos {

@@ -5,15 +5,13 @@
 
 mod blocks;
 mod endings;
-#[path = "../fake/mod.rs"]
-mod fake;
 mod frozen;
 mod persist;
 mod resize;
 mod rng;
 mod scores;
 
-use fake::*;
+use kvtide_fake::*;
 use kvtide_tiering::api::*;
 use rng::Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -156,9 +154,9 @@ impl Chaos {
         let mut w = World::new(cfg);
         (w.eager, w.eager_log) = (false, false);
         w.disk.disks = 1 + rng.below(3) as u16;
-        w.slab_frames = 4 + rng.below(30) as u32;
+        w.node.slab_frames = 4 + rng.below(30) as u32;
         let least = if nvme && rng.one_in(2) { 12 } else { 40 };
-        w.node_frames.iter_mut().for_each(|n| *n = least + rng.below(5 * u64::from(least)) as u32);
+        w.node.frames.iter_mut().for_each(|n| *n = least + rng.below(5 * u64::from(least)) as u32);
         w.buf = kvtide_tiering::ActionBuf::new(1 + rng.below(20) as usize, 1);
         (w.disk.node_slots, w.disk.slab_slots) = (rng.below(80) as u32, 1 + rng.below(9) as u32);
         let (losses, failures) = (rng.one_in(2), rng.one_in(2));
@@ -200,7 +198,7 @@ impl Chaos {
             loaded: 0,
             hashes: [0; 2],
         };
-        c.node_frames = c.w.node_frames.clone();
+        c.node_frames = c.w.node.frames.clone();
         for s in 0..SESSIONS {
             c.attach(s);
         }
@@ -387,7 +385,7 @@ impl Chaos {
         for &(s, seq, planes, first, count) in &self.pins {
             for b in &self.seqs[&(s, seq)].blocks[first as usize..(first + count) as usize] {
                 let agent = &self.w.agents[&s];
-                let here = |p| agent.table.get(&(b.id, p)).is_some_and(|&f| !agent.is_mapped_frame(f));
+                let here = |p| agent.table.frame(b.id, p).is_some_and(|f| !agent.is_mapped_frame(f));
                 assert!((0..planes).all(here), "an acquired page has left tier 0");
             }
         }
@@ -562,8 +560,7 @@ impl Chaos {
             36 if self.rng.one_in(30) => self.lose_disk(),
             36 if self.restarts && self.rng.one_in(20) => self.restart(),
             37 => {
-                self.w.now += if self.rng.one_in(200) { 6_000_000 } else { self.rng.below(400) };
-                self.w.event(Event::Tick).unwrap();
+                self.w.pass(if self.rng.one_in(200) { 6_000_000 } else { self.rng.below(400) });
                 self.collect();
             }
             38 => {
@@ -666,8 +663,7 @@ impl Chaos {
             live.iter().for_each(|&s| self.run_job(s));
             self.run_io();
             self.run_log();
-            self.w.now += 40;
-            self.w.event(Event::Tick).unwrap();
+            self.w.pass(40);
             self.collect();
             let idle = self.w.agents.values().all(|a| a.jobs.is_empty()) && self.w.disk.flight.is_empty();
             let idle = idle && self.w.log.flight.is_empty();
@@ -690,8 +686,7 @@ impl Chaos {
             live.iter().for_each(|&s| self.run_job(s));
             self.run_io();
             self.run_log();
-            self.w.now += 40;
-            self.w.event(Event::Tick).unwrap();
+            self.w.pass(40);
         }
         let o = self.w.core.occupancy();
         let (copies, index_only) = (o.published * u32::from(self.shards), o.nvme_slots_index_only);

@@ -1,7 +1,7 @@
 //! Persistence: index logs that fail and answer in any order, disks that go out of service, daemons that die and restart.
 
 use super::{Chaos, SESSIONS};
-use crate::fake::{Done, Wanted};
+use kvtide_fake::{Done, Wanted};
 use kvtide_tiering::api::*;
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! Tier 0 grows and shrinks: after a successful shrink the removed frames are empty and stay so.
 
-use super::fake::Done;
 use super::{Asked, Chaos};
+use kvtide_fake::Done;
 use kvtide_tiering::api::*;
 
 impl Chaos {

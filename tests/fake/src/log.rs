@@ -1,6 +1,6 @@
 //! The index logs of the disks: their records survive the daemon.
 
-use super::disk::Disk;
+use crate::Disk;
 use kvtide_tiering::api::*;
 use std::collections::{BTreeMap, VecDeque};
 

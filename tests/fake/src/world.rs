@@ -1,14 +1,9 @@
-//! A small fake of the core's environment: one agent per session that executes jobs at once or on request, a node that grants host
-//! memory and NVMe slots, a disk, and frames that hold content tags instead of bytes.
-#![allow(dead_code, unused_imports, clippy::unwrap_used)] // each test uses a part of it; tests may unwrap
+//! The core with everything around it, which checks what the core asks for.
 
-mod disk;
-mod log;
-
-pub use disk::{Disk, Transfer};
+use crate::agent::installed;
+use crate::{Agent, Disk, Log, Node, Recorded, Transfer};
 use kvtide_tiering::api::*;
 use kvtide_tiering::{ActionBuf, Core, Error, Recorder};
-pub use log::{Log, Recorded, Wanted};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A completion.
@@ -19,60 +14,6 @@ pub struct Done {
     pub list: Vec<u32>,
 }
 
-/// One agent.
-#[derive(Default)]
-pub struct Agent {
-    /// Frame → content.
-    pub frames: BTreeMap<FrameId, u64>,
-    /// (block, plane) → frame: the page table.
-    pub table: BTreeMap<(BlockId, u16), FrameId>,
-    /// Jobs sent and not executed.
-    pub jobs: VecDeque<(u32, Job)>,
-    /// Lane → position of its step and the pages read there; absent: between steps.
-    pub lanes: BTreeMap<LaneId, (u64, BTreeSet<(BlockId, u16)>)>,
-    /// Frames of each size class: the first, the maximum number, the number with memory.
-    pub sizes: Vec<(FrameId, u32, u32)>,
-    /// Mapped frames of each size class: the first, and their number.
-    pub mapped_frames: Vec<(FrameId, u32)>,
-    /// The engine's own memory: (its block, plane) → content.
-    pub engine: BTreeMap<(u32, u16), u64>,
-    /// Host frame that each mapped frame shows.
-    pub aliases: BTreeMap<FrameId, (u32, u32)>,
-}
-
-impl Agent {
-    /// Return whether a frame is a mapped frame.
-    pub fn is_mapped_frame(&self, frame: FrameId) -> bool {
-        self.mapped_frames.iter().any(|&(base, count)| frame >= base && frame - base < count)
-    }
-
-    /// Return the host frames that the page table shows in place.
-    pub fn in_place(&self) -> impl Iterator<Item = (u32, u32)> {
-        self.table.values().filter(|&&f| self.is_mapped_frame(f)).map(|f| self.aliases[f])
-    }
-
-    /// Return whether a frame has memory.
-    fn has(&self, frame: FrameId) -> bool {
-        self.sizes.iter().any(|&(base, _, now)| frame >= base && frame - base < now)
-    }
-
-    /// Return whether the lane has passed its last use of the victim.
-    fn may_run(&self, job: &Job) -> bool {
-        let (Job::Install { victim, .. }
-        | Job::CopyIn { victim, .. }
-        | Job::Copy { victim, .. }
-        | Job::CopyInAs { victim, .. }) = job
-        else {
-            return self.lanes.is_empty() || !matches!(job, Job::Move { .. });
-        };
-        let Some(Victim { block, plane, after: Some((lane, pos)) }) = victim else { return true };
-        match self.lanes.get(lane) {
-            None => true,
-            Some((at, read)) => at > pos || at == pos && read.contains(&(*block, *plane)),
-        }
-    }
-}
-
 pub struct World {
     pub core: Core,
     pub recorder: Option<Recorder>,
@@ -80,18 +21,17 @@ pub struct World {
     pub now: u64,
     pub agents: BTreeMap<SessionId, Agent>,
     pub host: BTreeMap<(u32, u32), u64>,
-    pub done: BTreeMap<(SessionId, u16), Vec<Done>>,
-    /// Frames that the node can still grant, per class; each grant has `slab_frames`.
-    pub node_frames: Vec<u32>,
-    pub slab_frames: u32,
-    slabs: u32,
+    /// Requests without a completion: session and tag.
+    pub pending: BTreeSet<(SessionId, u16)>,
+    /// The last completion of each tag.
+    pub done: BTreeMap<(SessionId, u16), Done>,
+    pub node: Node,
     pub disk: Disk,
     pub log: Log,
     /// Execute log requests when no other event is pending.
     pub eager_log: bool,
     /// Every grant of NVMe space changes the write budget, as in the daemon.
     pub rates: bool,
-    pub returned: Vec<u32>,
     pub gone: Vec<SessionId>,
     /// Sessions that the core asked the daemon to end.
     pub overdrawn: Vec<SessionId>,
@@ -99,48 +39,12 @@ pub struct World {
     pub eager: bool,
     /// Statuses with which the next jobs end without being executed.
     pub fail_next: VecDeque<Status>,
+    /// Check the core's invariants after every event.
+    pub checks: bool,
     /// Pages for which a step had to fault.
     pub faults: u64,
     tag: u16,
     content: u64,
-}
-
-pub fn config(planes: Vec<Plane>) -> SpaceConfig {
-    SpaceConfig {
-        page_tokens: 4,
-        planes,
-        shards: 1,
-        limits: Limits {
-            sessions_max: 4,
-            blocks_max: 256,
-            seqs_max: 16,
-            seq_blocks_max: 256,
-            lanes_max: 4,
-            jobs_max: 16,
-            requests_max: 32,
-            host_bytes_max: 1 << 30,
-            nvme_bytes_max: 0,
-            ios_max: 64,
-            entries_max: 256,
-            log_requests_max: 16,
-        },
-        policy: Policy {
-            scan_frames: 4,
-            request_timeout_us: 1_000_000,
-            lease_us_max: 600_000_000,
-            lease_percent: 50,
-            ..Policy::plain()
-        },
-    }
-}
-
-pub fn full(page_bytes: u32) -> Plane {
-    Plane { page_bytes, kind: PlaneKind::Full }
-}
-
-/// Return the hashes of a prefix of blocks.
-pub fn hashes(prefix: u128, blocks: u128) -> Vec<u128> {
-    (1..=blocks).map(|block| prefix << 64 | block).collect()
 }
 
 impl World {
@@ -154,19 +58,18 @@ impl World {
             now: 1,
             agents: BTreeMap::new(),
             host: BTreeMap::new(),
+            pending: BTreeSet::new(),
             done: BTreeMap::new(),
-            node_frames: vec![1 << 20; classes],
-            slab_frames: 64,
-            slabs: 0,
+            node: Node::new(vec![1 << 20; classes], 64),
             disk: Disk::default(),
             log: Log::default(),
             eager_log: true,
             rates: false,
-            returned: Vec::new(),
             gone: Vec::new(),
             overdrawn: Vec::new(),
             eager: true,
             fail_next: VecDeque::new(),
+            checks: true,
             faults: 0,
             tag: 0,
             content: 0,
@@ -176,7 +79,7 @@ impl World {
     /// Create a world with one size class: host frames of the node and of a slab, NVMe slots of the node and of a slab.
     pub fn sized(cfg: SpaceConfig, host: (u32, u32), nvme: (u32, u32)) -> World {
         let mut w = World::new(cfg);
-        (w.node_frames, w.slab_frames) = (vec![host.0], host.1);
+        w.node = Node::new(vec![host.0], host.1);
         (w.disk.node_slots, w.disk.slab_slots) = nvme;
         w
     }
@@ -210,7 +113,13 @@ impl World {
     pub fn end_log_request(&mut self, id: u32, status: Status) {
         self.handle(Event::LogDone { id, status }).unwrap();
         self.take_actions();
-        self.core.check().unwrap();
+        self.check();
+    }
+
+    fn check(&self) {
+        if self.checks {
+            self.core.check().unwrap();
+        }
     }
 
     /// Restart the daemon: the recorded blocks are restored, parents first.
@@ -218,11 +127,11 @@ impl World {
         let cfg = self.core.config().clone();
         let disk = std::mem::take(&mut self.disk);
         let log = std::mem::take(&mut self.log);
-        let (eager, slab_frames) = ((self.eager, self.eager_log), self.slab_frames);
+        let (eager, slab_frames) = ((self.eager, self.eager_log), self.node.slab_frames);
         *self = World { buf: self.buf.clone(), now: self.now, tag: self.tag, content: self.content, ..World::new(cfg) };
         self.buf.clear();
-        ((self.eager, self.eager_log), self.slab_frames) = (eager, slab_frames);
-        (self.node_frames, self.disk, self.log) = (node_frames, disk, log);
+        (self.eager, self.eager_log) = eager;
+        (self.node, self.disk, self.log) = (Node::new(node_frames, slab_frames), disk, log);
         self.disk.flight.clear();
         self.disk.starts += 1;
         self.log.flight.clear();
@@ -271,10 +180,15 @@ impl World {
     pub fn end_io(&mut self, id: u32, status: Status, bad: &[u32]) {
         self.handle(Event::IoDone { id, status, bad }).unwrap();
         self.take_actions();
-        self.core.check().unwrap();
+        self.check();
     }
 
     fn handle(&mut self, event: Event<'_>) -> Result<(), Error> {
+        match event {
+            Event::Request { session, tag, .. } => _ = self.pending.insert((session, tag)),
+            Event::SessionLost { session } => self.pending.retain(|asked| asked.0 != session),
+            _ => {}
+        }
         match &mut self.recorder {
             Some(r) => r.handle(&mut self.core, self.now, event, &mut self.buf),
             None => self.core.handle(self.now, event, &mut self.buf),
@@ -287,15 +201,8 @@ impl World {
 
     pub fn attach_shard(&mut self, session: SessionId, shard: u16, lanes: u16, frames: &[u32]) -> Result<(), Error> {
         self.handle(Event::Attach { session, shard, lanes, frames })?;
-        let mut base = 0;
-        let mut agent = Agent::default();
-        let (frames, mapped_frames) = frames.split_at(self.core.classes().len());
-        for (i, &n) in frames.iter().enumerate() {
-            let shown = mapped_frames.get(i).copied().unwrap_or(0);
-            agent.sizes.push((base, n, n));
-            agent.mapped_frames.push((base + n, shown));
-            base += n + shown;
-        }
+        let (frames, mapped) = frames.split_at(self.core.classes().len());
+        let agent = Agent::new(self.core.config(), lanes, frames, mapped);
         self.agents.insert(session, agent);
         self.settle();
         Ok(())
@@ -321,11 +228,35 @@ impl World {
         tag
     }
 
-    /// Return the completion of a request, if there is one; there is at most one.
+    /// Ask for a store of blocks with new contents, the engine's own from 0 on, after `first` blocks that end with `parent`.
+    pub fn ask_store(
+        &mut self,
+        session: SessionId,
+        (first, parent): (u32, u128),
+        hashes: &[u128],
+        level: Level,
+        timeout_us: u64,
+    ) -> u16 {
+        let engine: Vec<u32> = (0..hashes.len() as u32).collect();
+        engine.iter().for_each(|&block| _ = self.write_engine(session, block));
+        self.ask_for(session, Request::StoreBlocks { first, parent, hashes, engine: &engine, level }, timeout_us)
+    }
+
+    /// Store blocks, which ends at once.
+    pub fn store(&mut self, session: SessionId, after: (u32, u128), hashes: &[u128], level: Level) {
+        let tag = self.ask_store(session, after, hashes, level, 0);
+        assert_eq!(self.answer(session, tag).map(|done| done.status), Some(Status::Ok), "a store");
+    }
+
+    /// Let time pass.
+    pub fn pass(&mut self, us: u64) {
+        self.now += us;
+        self.event(Event::Tick).unwrap();
+    }
+
+    /// Return the completion of a request, if there is one.
     pub fn answer(&self, session: SessionId, tag: u16) -> Option<Done> {
-        let list = self.done.get(&(session, tag))?;
-        assert_eq!(list.len(), 1, "a request completes once");
-        list.first().cloned()
+        self.done.get(&(session, tag)).cloned()
     }
 
     /// Let all timers fire that are due until then.
@@ -358,7 +289,7 @@ impl World {
         for round in 0.. {
             assert!(round < 100_000, "the core goes on for ever");
             self.take_actions();
-            self.core.check().unwrap();
+            self.check();
             if self.eager && self.run_one_of_each() | self.run_io(0) || self.eager_log && self.run_log_request(0) {
                 continue;
             }
@@ -379,46 +310,28 @@ impl World {
 
     fn take_actions(&mut self) {
         while !self.buf.is_empty() {
-            let actions = self.buf.actions().to_vec();
-            let lists: Vec<_> = actions
-                .iter()
-                .map(|a| match a {
-                    Action::Complete { list, .. } | Action::Io { list, .. } | Action::Record { list, .. } => {
-                        self.buf.list(*list).to_vec()
-                    }
-                    _ => Vec::new(),
-                })
-                .collect();
+            let taken = self.buf.clone();
             self.buf.clear();
-            for (action, list) in actions.into_iter().zip(lists) {
-                self.take(action, list);
-            }
+            taken.actions().iter().for_each(|&action| self.take(action, &taken));
         }
     }
 
-    fn take(&mut self, action: Action, list: Vec<u32>) {
+    fn take(&mut self, action: Action, buf: &ActionBuf) {
         match action {
             Action::Job { session, id, job } => {
                 let agent = self.agents.get_mut(&session).expect("jobs go to live sessions");
                 assert!(agent.jobs.iter().all(|&(other, _)| other != id), "job ids are unique in flight");
                 agent.jobs.push_back((id, job));
             }
-            Action::Complete { session, tag, status, value, .. } => {
-                self.done.entry((session, tag)).or_default().push(Done { status, value, list });
+            Action::Complete { session, tag, status, value, list, .. } => {
+                assert!(self.pending.remove(&(session, tag)), "a request completes once");
+                self.done.insert((session, tag), Done { status, value, list: buf.list(list).to_vec() });
             }
             Action::NeedSlab { class } => {
-                let left = &mut self.node_frames[usize::from(class)];
-                let frames = self.slab_frames.min(*left);
-                *left -= frames;
-                let event = if frames == 0 {
-                    Event::SlabRefused { class }
-                } else {
-                    self.slabs += 1;
-                    Event::SlabGranted { class, slab: self.slabs - 1, frames }
-                };
+                let event = self.node.grant(class);
                 self.handle(event).unwrap();
             }
-            Action::ReturnSlab { slab } => self.returned.push(slab),
+            Action::ReturnSlab { slab } => self.node.take_back(slab),
             Action::NeedDisk { disk } => {
                 let event = self.disk.grant(disk);
                 self.handle(event).unwrap();
@@ -430,8 +343,8 @@ impl World {
                 }
             }
             Action::ReturnDisk { slab } => self.disk.take_back(slab),
-            Action::Io { id, kind, class, at, .. } => {
-                let transfer = Transfer::new(id, kind, class, at, &list);
+            Action::Io { id, kind, class, at, list } => {
+                let transfer = Transfer::new(id, kind, class, at, buf.list(list));
                 if kind == IoKind::Read {
                     transfer.pages.iter().for_each(|&(_, place)| self.written(place));
                     // The device may write from now on.
@@ -442,9 +355,8 @@ impl World {
                 }
                 self.disk.begin(transfer);
             }
-            Action::Record { .. } | Action::Erase { .. } | Action::Flush { .. } => {
-                self.log.begin(action, &list, &self.disk);
-            }
+            Action::Record { list, .. } => self.log.begin(action, buf.list(list), &self.disk),
+            Action::Erase { .. } | Action::Flush { .. } => self.log.begin(action, &[], &self.disk),
             Action::Urge { id, class } => self.disk.urge(id, class),
             Action::EndSession { session, .. } => self.overdrawn.push(session),
             Action::SessionGone { session } => self.gone.push(session),
@@ -453,9 +365,7 @@ impl World {
 
     /// Execute the session's oldest job that need not wait for a lane.
     pub fn run_job(&mut self, s: SessionId) -> bool {
-        let agent = self.agents.get_mut(&s).unwrap();
-        let Some(at) = agent.jobs.iter().position(|(_, job)| agent.may_run(job)) else { return false };
-        let (id, job) = agent.jobs.remove(at).unwrap();
+        let Some((id, job)) = self.agents.get_mut(&s).unwrap().next_job() else { return false };
         let status = match self.fail_next.pop_front() {
             Some(status) if status != Status::Ok => status,
             _ => match job {
@@ -482,9 +392,9 @@ impl World {
 
     /// Cancel a job that was not executed; its victim stays installed.
     fn cancel_job(&mut self, s: SessionId, id: u32) -> Status {
-        let agent = self.agents.get_mut(&s).unwrap();
-        let Some(at) = agent.jobs.iter().position(|(other, _)| *other == id) else { return Status::Busy };
-        agent.jobs.remove(at);
+        if !self.agents.get_mut(&s).unwrap().withdraw(id) {
+            return Status::Busy;
+        }
         self.end_job(s, id, Status::Canceled);
         Status::Ok
     }
@@ -492,7 +402,7 @@ impl World {
     pub fn end_job(&mut self, session: SessionId, job: u32, status: Status) {
         self.handle(Event::JobDone { session, job, status }).unwrap();
         self.take_actions();
-        self.core.check().unwrap();
+        self.check();
     }
 
     pub fn carry_out(&mut self, s: SessionId, job: Job) {
@@ -501,75 +411,31 @@ impl World {
             self.written((to.slab, to.slot));
         }
         let agent = self.agents.get_mut(&s).unwrap();
-        if let Job::CopyIn { frame, from, .. } = job
-            && agent.is_mapped_frame(frame)
-        {
-            agent.aliases.insert(frame, (from.slab, from.slot));
-        } else if let Job::Install { frame, .. }
-        | Job::CopyIn { frame, .. }
-        | Job::CopyInAs { frame, .. }
-        | Job::CopyOut { frame, .. }
-        | Job::Copy { frame, .. }
-        | Job::Move { frame, .. } = job
-        {
-            assert!(agent.has(frame), "{job:?} touches a frame without memory");
-        }
-        if let Job::Copy { from, .. } | Job::Move { from, .. } = job {
-            assert!(agent.has(from), "{job:?} reads a frame without memory");
-        }
-        let source = match job {
-            Job::Copy { from, .. } => agent.frames[&from],
-            _ => 0,
-        };
-        let mut show = |block, plane, frame, content, victim: Option<Victim>| {
-            if let Some(v) = victim.filter(|v| agent.table.get(&(v.block, v.plane)) == Some(&frame)) {
-                agent.table.remove(&(v.block, v.plane));
+        agent.check(job);
+        let content = match job {
+            Job::Install { .. } => self.content,
+            Job::CopyIn { from, .. } | Job::CopyInAs { from, .. } | Job::Scatter { from, .. } => {
+                self.host[&(from.slab, from.slot)]
             }
-            let shown: Vec<_> = agent.table.iter().filter(|&(_, f)| *f == frame).collect();
-            assert!(shown.is_empty(), "{job:?} overwrites a frame that still shows {shown:?}");
-            agent.frames.insert(frame, content);
-            let old = agent.table.insert((block, plane), frame);
-            assert_eq!(old, None, "{job:?} publishes a page that is published");
+            Job::Copy { from: frame, .. } | Job::Move { from: frame, .. } | Job::CopyOut { frame, .. } => {
+                agent.frames[&frame]
+            }
+            Job::Gather { engine, plane, .. } => {
+                *agent.engine.get(&(engine, plane)).expect("an engine's block that is stored has content")
+            }
+            Job::Drop { .. } | Job::Evict { .. } | Job::Cancel { .. } => 0,
         };
         match job {
-            Job::Install { block, plane, frame, victim } => show(block, plane, frame, self.content, victim),
-            Job::CopyIn { block, plane, frame, from, victim } => {
-                show(block, plane, frame, self.host[&(from.slab, from.slot)], victim);
-            }
-            Job::CopyInAs { block, plane, frame, from, victim, .. } => {
-                show(block, plane, frame, self.host[&(from.slab, from.slot)], victim);
-            }
-            Job::CopyOut { block, plane, frame, to } => {
-                assert_eq!(
-                    agent.table.get(&(block, plane)),
-                    Some(&frame),
-                    "{job:?} stores a frame that shows another page"
-                );
-                self.host.insert((to.slab, to.slot), agent.frames[&frame]);
-            }
-            Job::Copy { block, plane, frame, victim, .. } => show(block, plane, frame, source, victim),
-            Job::Move { block, plane, frame, from } => {
-                assert!(agent.lanes.is_empty(), "{job:?} while a lane is in a step");
-                let shown: Vec<_> = agent.table.iter().filter(|&(_, f)| *f == frame).collect();
-                assert!(shown.is_empty(), "{job:?} overwrites a frame that still shows {shown:?}");
-                assert_eq!(agent.table.insert((block, plane), frame), Some(from), "{job:?} moves another frame's page");
-                agent.frames.insert(frame, agent.frames[&from]);
-            }
-            Job::Drop { block } => agent.table.retain(|&(b, _), _| b != block),
-            Job::Evict { block, plane, frame } => {
-                if agent.table.get(&(block, plane)) == Some(&frame) {
-                    agent.table.remove(&(block, plane));
-                }
-            }
-            Job::Gather { engine, plane, to, .. } => {
-                let content =
-                    *agent.engine.get(&(engine, plane)).expect("an engine's block that is stored has content");
-                self.host.insert((to.slab, to.slot), content);
-            }
-            Job::Scatter { engine, plane, from, .. } => {
-                agent.engine.insert((engine, plane), self.host[&(from.slab, from.slot)]);
-            }
-            Job::Cancel { .. } => {}
+            Job::CopyIn { frame, from, .. } => _ = agent.aliases.insert(frame, (from.slab, from.slot)),
+            Job::CopyOut { to, .. } | Job::Gather { to, .. } => _ = self.host.insert((to.slab, to.slot), content),
+            Job::Scatter { engine, plane, .. } => _ = agent.engine.insert((engine, plane), content),
+            _ => {}
+        }
+        let before = agent.table.apply(job);
+        if let Some((_, _, frame)) = installed(job) {
+            agent.frames.insert(frame, content);
+            let moved = if let Job::Move { from, .. } = job { Some(from) } else { None };
+            assert_eq!(before, moved, "{job:?} publishes a page that another frame shows");
         }
     }
 
@@ -581,7 +447,7 @@ impl World {
             | Job::CopyIn { frame, .. }
             | Job::Copy { frame, .. }
             | Job::CopyInAs { frame, .. } => {
-                agent.table.retain(|_, f| *f != frame);
+                agent.table.empty(frame);
                 agent.frames.insert(frame, 0);
             }
             Job::Move { frame, .. } => _ = agent.frames.insert(frame, 0),
@@ -595,7 +461,7 @@ impl World {
     pub fn write(&mut self, s: SessionId, block: BlockId, plane: u16) -> u64 {
         self.content += 1;
         let agent = self.agents.get_mut(&s).unwrap();
-        let frame = agent.table[&(block, plane)];
+        let frame = agent.table.frame(block, plane).unwrap();
         agent.frames.insert(frame, self.content);
         self.content
     }
@@ -623,8 +489,8 @@ impl World {
     /// Return the content that a lane would read.
     pub fn read(&self, s: SessionId, block: BlockId, plane: u16) -> Option<u64> {
         let agent = &self.agents[&s];
-        let frame = agent.table.get(&(block, plane))?;
-        Some(if agent.is_mapped_frame(*frame) { self.host[&agent.aliases[frame]] } else { agent.frames[frame] })
+        let frame = agent.table.frame(block, plane)?;
+        Some(if agent.is_mapped_frame(frame) { self.host[&agent.aliases[&frame]] } else { agent.frames[&frame] })
     }
 
     /// Reserve, fill and commit `blocks` blocks one after another; return their ids and contents by plane.
@@ -643,7 +509,7 @@ impl World {
     }
 
     /// Run the boundaries of one plane: each reads the readable pages; one without a new page faults for the first missing page.
-    fn pass(
+    fn read_plane(
         &mut self,
         s: SessionId,
         lane: LaneId,
@@ -662,12 +528,17 @@ impl World {
             for i in ready {
                 let (block, contents) = &pages[i];
                 assert_eq!(self.read(s, *block, plane), Some(contents[usize::from(plane)]));
-                self.agents.get_mut(&s).unwrap().lanes.get_mut(&lane).unwrap().1.insert((*block, plane));
+                self.agents.get_mut(&s).unwrap().mark_read(lane, *block, plane);
                 left.remove(&i);
             }
             // The next boundary: pages that were read may be evicted.
             self.settle();
         }
+    }
+
+    /// Move a lane to a position of a step, or out of its step.
+    pub fn enter(&mut self, s: SessionId, lane: LaneId, at: Option<u64>) {
+        self.agents.get_mut(&s).unwrap().enter(lane, at);
     }
 
     /// Run one step of a lane: read every page in order of use, fault for missing ones, and check the contents. Return how many
@@ -682,14 +553,14 @@ impl World {
         planes: u16,
     ) -> u64 {
         let before = self.core.counters().host_to_tier0.total_pages();
-        self.agents.get_mut(&s).unwrap().lanes.insert(lane, (step * u64::from(planes), BTreeSet::new()));
+        self.enter(s, lane, Some(step * u64::from(planes)));
         self.ok(s, Request::Step { lane, step, seqs: &[seq] });
         for plane in 0..planes {
             let use_pos = step * u64::from(planes) + u64::from(plane);
-            self.agents.get_mut(&s).unwrap().lanes.insert(lane, (use_pos, BTreeSet::new()));
-            self.pass(s, lane, use_pos, seq, pages, plane);
+            self.enter(s, lane, Some(use_pos));
+            self.read_plane(s, lane, use_pos, seq, pages, plane);
         }
-        self.agents.get_mut(&s).unwrap().lanes.remove(&lane);
+        self.enter(s, lane, None);
         self.ok(s, Request::StepEnd { lane, step });
         self.core.counters().host_to_tier0.total_pages() - before
     }
