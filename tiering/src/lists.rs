@@ -78,6 +78,17 @@ impl List {
         self.len += 1;
     }
 
+    /// Insert an item before another item of the list.
+    pub fn insert_before<T: Linked>(&mut self, items: &mut [T], at: u32, next: u32) {
+        let prev = std::mem::replace(&mut items[next as usize].links_mut().prev, at);
+        match prev {
+            NONE => self.head = at,
+            prev => items[prev as usize].links_mut().next = at,
+        }
+        *items[at as usize].links_mut() = Links { prev, next };
+        self.len += 1;
+    }
+
     pub fn remove<T: Linked>(&mut self, items: &mut [T], at: u32) {
         let Links { prev, next } = *items[at as usize].links();
         match prev {
@@ -134,7 +145,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_like_a_deque(ops in prop::collection::vec((0u8..5, 0u32..16), 1..200)) {
+        fn behaves_like_a_deque(ops in prop::collection::vec((0u8..6, 0u32..16), 1..200)) {
             let mut items = vec![Item::default(); 16];
             let (mut list, mut model) = (List::default(), VecDeque::new());
             for (op, at) in ops {
@@ -144,7 +155,12 @@ mod tests {
                     1 if !inside => { list.push_front(&mut items, at); model.push_front(at); }
                     2 if inside => { list.remove(&mut items, at); model.retain(|&x| x != at); }
                     3 if inside => { list.move_back(&mut items, at); model.retain(|&x| x != at); model.push_back(at); }
-                    4 => { prop_assert_eq!(list.pop_front(&mut items), model.pop_front()); }
+                    4 if !inside && !model.is_empty() => {
+                        let before = at as usize % model.len();
+                        list.insert_before(&mut items, at, model[before]);
+                        model.insert(before, at);
+                    }
+                    5 => { prop_assert_eq!(list.pop_front(&mut items), model.pop_front()); }
                     _ => {}
                 }
                 prop_assert_eq!(list.iter(&items).collect::<VecDeque<_>>(), model.clone());

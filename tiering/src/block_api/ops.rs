@@ -22,6 +22,7 @@ impl BlockApi<'_> {
         while let Some(b) = self.pop_chain(s, op) {
             self.drop_ref(s, b);
         }
+        self.release_parent(s, op);
         let rec = *self.op(s, op);
         match rec.work {
             Work::Lease => self.undo_lease(s, rec.seq),

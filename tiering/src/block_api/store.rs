@@ -62,6 +62,7 @@ impl BlockApi<'_> {
         }
         let copies = Copies { list, ..Copies::default() };
         self.set_work(s, op, Store { above, new, next: list.head, copies, ..store });
+        self.hold_parent(above);
         self.enter(s, op, Phase::Admission);
     }
 
@@ -205,6 +206,7 @@ impl BlockApi<'_> {
         }
         self.disk.wake();
         self.host_freed(); // blocks that NVMe refused may be evicted from now on
+        self.release_parent(s, op);
         self.keep_failed(s, op);
         let ops = &self.session(s).ops;
         if ops[op].status == Status::Ok && level != Level::Published && above != NONE {

@@ -130,9 +130,14 @@ impl BlockTable {
         (self.blocks[b].entry, self.blocks[b].next_copy) = (NONE, Link::default());
     }
 
-    /// Give the block a slot, or none. Return the one that it had.
+    /// Give a block a slot, or take it away (`NONE`). Return the one that it had.
     pub(crate) fn set_slot(&mut self, b: BlockId, slot: u32) -> u32 {
-        std::mem::replace(&mut self.blocks[b].slot, slot)
+        let block = &mut self.blocks[b];
+        let (before, entry) = (std::mem::replace(&mut block.slot, slot), block.entry);
+        if entry != NONE {
+            self.index.count_slot(entry, slot != NONE);
+        }
+        before
     }
 
     /// A publish waits for the block's record, or not any more. Return whether one did.

@@ -30,9 +30,7 @@ impl BlockTable {
     /// Add the job to the jobs that other sessions may wait for, or remove it.
     fn count_under_way(&mut self, s: u16, job: JobRec, is: bool) {
         if job.task == Task::CopyOut {
-            let session = &mut self.tier0[s];
-            let class = usize::from(session.class_of_frame(job.frame));
-            let count = &mut session.classes[class].copying_out;
+            let count = &mut self.class_mut(s, job.frame).copying_out;
             *count = if is { *count + 1 } else { *count - 1 };
         } else {
             let page = if job.task == Task::CopyInAs { job.source } else { job.page };

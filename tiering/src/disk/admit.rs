@@ -187,20 +187,20 @@ impl DiskTier {
     }
 
     /// Drop the least recently used unreferenced blocks that were not admitted, until a host frame of the class is free. Running
-    /// sequences need host memory, so these blocks are not written for lack of it. Return false if only parents of stores in
-    /// progress are among the candidates.
+    /// sequences need host memory, so these blocks are not written for lack of it. Return false if no leaf is near that stores do not
+    /// add children to.
     pub(crate) fn drop_not_admitted(&mut self, class: u8) -> bool {
         while self.host.free_frames(class) == 0 {
             let Some(c) = self.first_not_admitted(class) else { return false };
             self.counters.refused_dropped += 1;
-            self.drop_below(c, Cause::MemoryFull);
+            self.drop_leaf(c, Cause::MemoryFull);
         }
         true
     }
 
     fn first_not_admitted(&self, class: u8) -> Option<u32> {
         let entries = self.host.not_admitted(class).map(|page| self.block(self.geo().block_of(page)).entry);
-        entries.take(EXAMINED_MAX).find(|&c| !self.is_parent_of_store(self.index.leaf_of(c)))
+        entries.take(EXAMINED_MAX).find(|&c| self.index.is_leaf(c) && !self.index.is_held(c))
     }
 
     /// Return the state of the space's write budget.

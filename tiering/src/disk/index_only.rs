@@ -4,15 +4,14 @@
 use crate::api::{BlockId, NONE};
 use crate::blocks::BlockState;
 use crate::disk::{DiskTier, Why};
-use crate::index::EXAMINED_MAX;
 use crate::tables::disk::{Logged, Place};
-use crate::tables::index::ShardCopy;
+use crate::tables::index::{Residency, ShardCopy};
 
 /// One in this many block ids is kept free if nothing has to be dropped for it.
 const SPARE: u32 = 16;
 
-/// Maximum entries that one search takes blocks from. Entries that cannot give up a block are then passed over once for all of
-/// them.
+/// Maximum entries that one search takes blocks from, and maximum entries with a slot that it passes over because they cannot give up
+/// their block now.
 const LOOK_MAX: usize = 64;
 
 /// Entries that give up blocks when one entry needs a block: the next entries of its prefix need theirs too.
@@ -50,21 +49,21 @@ impl DiskTier {
         count > 0 && count == most
     }
 
-    /// Collect in `found` the least recently used entries of which a block can be dropped, and return their number. Stops after
-    /// [`EXAMINED_MAX`] others.
-    fn find_droppable(&self, found: &mut [u32], may: fn(&DiskTier, BlockId) -> bool) -> usize {
+    /// Collect in `found` the first entries of which a block can be dropped, and return their number. Stops after [`LOOK_MAX`] others.
+    fn find_droppable(&mut self, found: &mut [u32], may: fn(&DiskTier, BlockId) -> bool) -> usize {
         let (mut count, mut passed) = (0, 0);
         if !self.disk.exists() || found.is_empty() {
             return 0;
         }
-        for c in self.index.idle() {
+        let head = self.index.head(&[Residency::Both]);
+        for c in self.index.in_order(head, &[Residency::Both]) {
             if self.copies(c).filter_map(ShardCopy::block).any(|b| may(self, b)) {
                 found[count] = c;
                 count += 1;
             } else {
                 passed += 1;
             }
-            if count == found.len() || passed == EXAMINED_MAX {
+            if count == found.len() || passed == LOOK_MAX {
                 break;
             }
         }
@@ -103,11 +102,11 @@ impl DiskTier {
         let shard = self.disk.shard(at);
         let b = self.alloc_block(shard)?;
         let next = self.disk.next_copy(at);
+        self.set_sealed(b);
+        self.set_slot(b, at);
+        self.set_entry(b, c, next);
         self.replace_copy(c, ShardCopy::IndexOnly(at), ShardCopy::Block(b));
         self.disk.give_block(at, b);
-        self.set_sealed(b);
-        self.set_entry(b, c, next);
-        self.set_slot(b, at);
         for page in self.pages_of(b) {
             self.set_on_disk(page, true);
         }

@@ -127,7 +127,8 @@ impl DiskTier {
 
     /// Make the block its shard's copy of cache entry `c`.
     fn add_block(&mut self, c: u32, b: BlockId, depth: u32) {
-        let next = self.index.add_copy(c, ShardCopy::Block(b));
+        let slots = self.slots(ShardCopy::Block(b));
+        let next = self.index.add_copy(c, ShardCopy::Block(b), slots);
         self.set_entry(b, c, next);
         self.set_depth(b, depth);
         if self.block(b).refs() > 0 {
@@ -141,7 +142,7 @@ impl DiskTier {
         if above != NONE {
             self.index.touch(above);
         }
-        match self.first_leaf() {
+        match self.index.first_leaf() {
             Some(leaf) if leaf != above => self.drop_leaf(leaf, Cause::IndexFull),
             _ => return Err(Status::NotAdmitted),
         }

@@ -62,7 +62,7 @@ impl DiskTier {
                     let plane = usize::from(self.geo().windowed[i]);
                     self.disk.set_windowed(slot, i, planes[plane / 32] >> (plane % 32) & 1 == 1);
                 }
-                let next = self.index.add_copy(c, ShardCopy::IndexOnly(slot));
+                let next = self.index.add_copy(c, ShardCopy::IndexOnly(slot), 1);
                 self.disk.drop_block(slot, c, shard, next);
                 self.counters.restored += 1;
                 self.announce_gap();

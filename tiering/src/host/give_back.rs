@@ -8,7 +8,7 @@ use crate::blocks::{BlockState, PersistState};
 use crate::host::HostTier;
 use crate::sessions::Life;
 use crate::tables::host::{Drained, HostOn, Spare};
-use crate::tables::index::ShardCopy;
+use crate::tables::index::{ShardCopy, WITH_BLOCK};
 
 /// Maximum cache entries dropped in one call.
 const DROPS_MAX: u32 = 64;
@@ -60,8 +60,8 @@ impl HostTier {
     /// Return the slab with the lowest cost among those that hold the next entry to evict.
     fn slab_to_drain(&mut self) -> Option<u32> {
         let (mut entries, mut count) = ([NONE; ENTRIES_MAX], 0);
-        let first = self.index.first_of(false);
-        for c in first.iter().flat_map(|&first| self.index.order_from(first)).take(ENTRIES_MAX) {
+        let head = self.index.head(&WITH_BLOCK);
+        for c in self.index.in_order(head, &WITH_BLOCK).take(ENTRIES_MAX) {
             entries[count] = c;
             count += 1;
         }
@@ -74,14 +74,12 @@ impl HostTier {
         };
         // With NVMe, the first entries in eviction order are mostly on NVMe only. The lists of host frames find those in host.
         self.host.slabs_by_eviction(LISTED_MAX).for_each(&mut add);
-        for (i, &entry) in entries[..count].iter().enumerate() {
+        for &entry in &entries[..count] {
             let recorded = self.copies(entry).filter_map(ShardCopy::block).all(|b| self.is_recorded(b));
-            let entry = match recorded || self.index.is_leaf(entry) {
-                true => entry,
-                // Dropping an entry drops its descendants, so search once for a leaf below it, which is evicted earlier.
-                false if i == 0 => self.index.next_leaf(entry),
-                false => continue,
-            };
+            // Dropping an entry drops its descendants.
+            if !recorded && !self.index.is_leaf(entry) {
+                continue;
+            }
             for b in self.copies(entry).filter_map(ShardCopy::block) {
                 for page in self.pages_of(b) {
                     let at = self.page(page).host;
@@ -200,7 +198,7 @@ impl HostTier {
             // A sequence of another shard uses it.
             return Cleared::Never;
         }
-        if self.is_parent_of_store(leaf) {
+        if self.index.is_held(leaf) {
             return Cleared::Later;
         }
         self.drop_leaf(leaf, Cause::OtherSpace);

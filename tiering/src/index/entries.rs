@@ -4,19 +4,13 @@ use crate::api::{BlockId, Cause, NONE, Status};
 use crate::blocks::PersistState;
 use crate::index::PrefixIndex;
 use crate::mutants::{self, Mutant};
-use crate::tables::index::{Absence, ShardCopy};
+use crate::tables::index::{Absence, ShardCopy, WITH_BLOCK, WITH_SLOT};
 
 /// Maximum frames examined in one search for an entry in tier 0 to drop.
 const FRAMES_MAX: usize = 256;
 
-/// Maximum candidate entries collected in that search.
-const CANDIDATES_MAX: usize = 32;
-
 /// Maximum entries dropped for their age in one tick.
 const EXPIRE_MAX: usize = 256;
-
-/// Maximum entries that one search moves behind the others because a StoreBlocks request in progress stores their children.
-const SPARED_MAX: u32 = 8;
 
 /// Maximum entries examined in one search.
 pub(crate) const EXAMINED_MAX: usize = 256;
@@ -93,7 +87,8 @@ impl PrefixIndex {
     /// Replace `old` by `new` in an entry's chain. The caller has linked `new` to the successor of `old`.
     pub(crate) fn replace_copy(&mut self, c: u32, old: ShardCopy, new: ShardCopy) {
         let before = self.copies(c).find(|&copy| self.copy_after(copy) == old);
-        self.index.replace_copy(c, old, new);
+        let slots = [old, new].map(|copy| self.slots(copy));
+        self.index.replace_copy(c, (old, slots[0]), (new, slots[1]));
         match before {
             None | Some(ShardCopy::End) => {}
             Some(ShardCopy::Block(b)) => self.set_next_copy(b, new),
@@ -101,41 +96,14 @@ impl PrefixIndex {
         }
     }
 
-    /// Evict the unreferenced entry that is first in order, leaf first. Return false if there is none.
+    /// Return how many slots a shard copy has.
+    pub(crate) fn slots(&self, copy: ShardCopy) -> u16 {
+        u16::from(copy.block().is_none_or(|b| self.block(b).slot != NONE))
+    }
+
+    /// Evict the first leaf. Return false if there is none.
     pub(crate) fn drop_idle_entry(&mut self) -> bool {
-        self.first_leaf().map(|leaf| self.drop_leaf(leaf, Cause::MemoryFull)).is_some()
-    }
-
-    /// Return the leaf below the unreferenced entry that is evicted first.
-    pub(crate) fn first_leaf(&mut self) -> Option<u32> {
-        let first = |core: &mut PrefixIndex| {
-            let (idle, index_only) = core.index.first();
-            idle.or(index_only)
-        };
-        let first = self.not_parent_of_store(first, |_, _| true);
-        first.map(|c| self.index.next_leaf(c))
-    }
-
-    /// Return the entry that `first` chooses, but skip entries with a leaf that is the parent of a StoreBlocks request in progress.
-    /// Such a leaf and its ancestors move to the end of their queues. It is returned only if no other `wanted` entry is near:
-    /// then the request cannot get room without it. Entries with a block are searched before those without one.
-    fn not_parent_of_store(
-        &mut self,
-        first: impl Fn(&mut PrefixIndex) -> Option<u32>,
-        wanted: impl Fn(&PrefixIndex, u32) -> bool,
-    ) -> Option<u32> {
-        let mut found = first(self)?;
-        for _ in 0..SPARED_MAX {
-            let leaf = self.index.next_leaf(found);
-            if !self.is_parent_of_store(leaf) {
-                return Some(found);
-            }
-            self.index.touch_prefix(leaf);
-            found = first(self)?;
-        }
-        let free = |core: &PrefixIndex, c: u32| wanted(core, c) && !core.is_parent_of_store(core.index.leaf_of(c));
-        let candidate = self.candidate(false, free).or_else(|| self.candidate(true, free));
-        Some(candidate.unwrap_or(found))
+        self.index.first_leaf().map(|leaf| self.drop_leaf(leaf, Cause::MemoryFull)).is_some()
     }
 
     /// Update the capacity of the eviction order: the number of entries that the tiers hold.
@@ -165,13 +133,7 @@ impl PrefixIndex {
     /// Drop entries that were not used for the configured TTL, even if there is room; at most [`EXPIRE_MAX`] per call.
     pub(crate) fn expire_entries(&mut self) {
         for _ in 0..EXPIRE_MAX {
-            let Some(c) = self.index.expired() else { return };
-            let leaf = self.index.next_leaf(c);
-            if self.index.is_active(leaf) || self.is_parent_of_store(leaf) {
-                // A descendant is in use, or a request stores one, so the entry is in use too.
-                self.index.touch(c);
-                continue;
-            }
+            let Some(leaf) = self.index.expired() else { return };
             self.counters.expired += 1;
             self.counters.cache_drops += 1;
             self.remove_entry(leaf, Cause::Expired);
@@ -193,79 +155,52 @@ impl PrefixIndex {
         self.remove_entry(leaf, unwritten.unwrap_or(cause));
     }
 
+    /// Drop an entry after its descendants.
+    fn drop_entry(&mut self, c: u32, cause: Cause) {
+        let mut leaf = self.index.leaf_of(c);
+        loop {
+            let above = self.index.parent(leaf);
+            self.drop_leaf(leaf, cause);
+            if leaf == c {
+                return;
+            }
+            leaf = self.index.leaf_of(above);
+        }
+    }
+
     /// Evict the first entry among those with blocks. This frees block ids and host frames. Return false if there is none.
     pub(crate) fn drop_entry_with_block(&mut self) -> bool {
-        let first = |core: &mut PrefixIndex| core.index.first_of(false);
-        let has_block = |core: &PrefixIndex, c: u32| core.copies(c).any(|copy| copy.block().is_some());
-        let Some(first) = self.not_parent_of_store(first, has_block) else { return false };
-        let leaf = self.index.next_leaf(first);
-        let found = match has_block(self, leaf) {
-            true => Some(first),
-            // The leaf is only on NVMe and frees no block. Look for a leaf that has a block.
-            false => self.candidate(false, |core, c| core.index.is_leaf(c) && !core.is_parent_of_store(c)),
-        };
-        self.drop_below(found.unwrap_or(first), Cause::MemoryFull);
-        true
+        self.index.first(&WITH_BLOCK).map(|c| self.drop_entry(c, Cause::MemoryFull)).is_some()
     }
 
-    /// Return an entry with a block, or without one, that satisfies `wanted` and is near the head of the eviction order.
-    fn candidate(&mut self, index_only: bool, wanted: impl Fn(&PrefixIndex, u32) -> bool) -> Option<u32> {
-        let first = self.index.first_of(index_only)?;
-        self.index.order_from(first).take(EXAMINED_MAX).find(|&c| wanted(self, c))
-    }
-
-    /// Evict the first entry among those with slots on NVMe, leaf first. Return false if there is none near.
+    /// Evict the first entry among those with slots on NVMe. Return false if there is none.
     pub(crate) fn drop_stored_entry(&mut self) -> bool {
-        let found = self.not_parent_of_store(PrefixIndex::first_stored, PrefixIndex::has_slot);
-        found.map(|c| self.drop_below(c, Cause::NvmeFull)).is_some()
+        self.index.first(&WITH_SLOT).map(|c| self.drop_entry(c, Cause::NvmeFull)).is_some()
     }
 
-    fn first_stored(&mut self) -> Option<u32> {
-        let (idle, index_only) = self.index.first();
-        let stored = idle.filter(|&c| {
-            let leaf = self.index.next_leaf(c);
-            self.has_slot(leaf)
-        });
-        let stored = stored.or(index_only).or_else(|| self.index.first_of(true));
-        stored.or_else(|| self.candidate(false, PrefixIndex::has_slot))
-    }
-
-    /// Evict an entry to free a slot for another entry. If the first entry in order still waits to be written and entries with
-    /// slots are near, drop it instead: once written it would be evicted before all of them. An entry that is not to be written
-    /// needs no slot.
+    /// Evict an entry to free a slot for another entry. If the first entry in order still waits to be written and there are entries
+    /// with slots, drop it instead: once written it would be evicted before all of them. An entry that is not to be written needs no
+    /// slot.
     pub(crate) fn drop_for_slot(&mut self) -> bool {
-        let first = self.index.first();
-        if let (Some(first), _) = first {
-            let leaf = self.index.next_leaf(first);
-            let on_its_way = self.copies(leaf).filter_map(ShardCopy::block).any(|b| self.is_on_its_way(b));
-            let on_its_way = on_its_way && !self.is_parent_of_store(leaf);
-            if on_its_way
-                && (self.index.first_of(true).is_some() || self.candidate(false, PrefixIndex::has_slot).is_some())
-            {
-                // Not counted as lost before the write: the disk has no room for it, and a faster disk would not help.
+        let Some(stored) = self.index.first(&WITH_SLOT) else { return false };
+        let first = self.index.first_leaf().filter(|&leaf| !self.index.is_held(leaf));
+        let waits = |&leaf: &u32| self.copies(leaf).filter_map(ShardCopy::block).any(|b| self.is_on_its_way(b));
+        match first.filter(waits) {
+            // Not counted as lost before the write: the disk has no room for it, and a faster disk would not help.
+            Some(leaf) => {
                 self.counters.cache_drops += 1;
                 self.remove_entry(leaf, Cause::NvmeFull);
-                return true;
+            }
+            None => {
+                self.drop_entry(stored, Cause::NvmeFull);
+                self.counters.nvme_drops += 1;
             }
         }
-        let dropped = self.drop_stored_entry();
-        self.counters.nvme_drops += u64::from(dropped);
-        dropped
+        true
     }
 
     fn is_on_its_way(&self, b: BlockId) -> bool {
         self.block(b).slot == NONE && !matches!(self.block(b).persist, PersistState::No | PersistState::Erase)
-    }
-
-    /// Return whether a shard copy of an entry has a slot on NVMe.
-    fn has_slot(&self, c: u32) -> bool {
-        self.copies(c).any(|copy| copy.block().is_none_or(|b| self.block(b).slot != NONE))
-    }
-
-    /// Drop an entry, or a descendant of it first.
-    pub(crate) fn drop_below(&mut self, c: u32, cause: Cause) {
-        let leaf = self.index.next_leaf(c);
-        self.drop_leaf(leaf, cause);
     }
 
     /// Drop an entry with an unreferenced shard copy that is only in the session's tier 0. The entry is not idle if another shard's copy
@@ -274,20 +209,16 @@ impl PrefixIndex {
     pub(crate) fn drop_entry_in_tier0(&mut self, s: u16, class: u8) -> bool {
         let session = self.tier0(s);
         let Some(c) = session.classes.get(usize::from(class)) else { return false };
-        let (mut found, mut count) = ([NONE; CANDIDATES_MAX], 0);
-        for f in c.early.iter(&session.frames).take(FRAMES_MAX) {
-            let block = self.block(self.geo().block_of(session.frames[f as usize].page));
-            let idle = block.refs() == 0 && block.entry != NONE && !self.index.is_pinned(block.entry);
-            if idle && !found.contains(&block.entry) {
-                found[count] = block.entry;
-                count += 1;
-            }
-            if count == found.len() {
-                break;
-            }
-        }
-        self.remove_parents_of_stores(&mut found[..count]);
-        let Some(&entry) = found[..count].iter().find(|&&c| c != NONE) else { return false };
+        let idle = || {
+            let pages = c.early.iter(&session.frames).take(FRAMES_MAX).map(|f| session.frames[f as usize].page);
+            let blocks = pages.map(|page| self.block(self.geo().block_of(page)));
+            let idle = blocks.filter(|block| block.refs() == 0 && block.entry != NONE).map(|block| block.entry);
+            idle.filter(|&entry| !self.index.is_pinned(entry))
+        };
+        let leaf = idle().find(|&c| self.index.is_leaf(c) && !self.index.is_held(c));
+        // Without a leaf near, the first entry with all its descendants: one walk to a leaf.
+        let any = || idle().next().filter(|&c| !self.index.is_held(self.index.leaf_of(c)));
+        let Some(entry) = leaf.or_else(any) else { return false };
         self.counters.cache_drops += 1;
         let cause = self.count_lost(entry).unwrap_or(Cause::MemoryFull);
         self.remove_entry(entry, cause);
@@ -296,8 +227,9 @@ impl PrefixIndex {
 
     /// Remove an entry and its descendants from the index. Unreferenced blocks are released, and their log records are erased.
     pub(crate) fn remove_entry(&mut self, c: u32, cause: Cause) {
+        let mut leaf = if mutants::on(Mutant::ParentDroppedAlone) { c } else { self.index.leaf_of(c) };
         loop {
-            let leaf = if mutants::on(Mutant::ParentDroppedAlone) { c } else { self.index.leaf_of(c) };
+            let above = self.index.parent(leaf);
             self.announce_removed(leaf);
             let tier = cause.is_eviction().then(|| self.lowest_tier(leaf));
             let absence = Absence { cause, tier, with_ancestor: leaf != c, at_us: self.now() };
@@ -314,6 +246,7 @@ impl PrefixIndex {
             if leaf == c {
                 return;
             }
+            leaf = self.index.leaf_of(above);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The cache by hash: which blocks are cached, in which order they leave, and who is told.
 //!
 //! - `entries`: shard copies of entries, eviction, removal
-//! - `stores`: parents of stores in progress, which stay
+//! - `stores`: parents of stores in progress, which are evicted last
 //! - `partial`: entries without some pages of windows
 //! - `publishes`: publishes that wait until their blocks are stored
 //! - `feed`: changes of the cache, for relays
@@ -13,6 +13,8 @@
 //!
 //! Invariants: the parent of an entry is an entry; an entry in use is not evicted; a block's `entry` and the entry's copies name each other.
 
+#[cfg(test)]
+mod complexity;
 mod entries;
 mod feed;
 mod hits;

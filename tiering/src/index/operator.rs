@@ -81,14 +81,19 @@ impl PrefixIndex {
 
     /// Evict a block with its descendants, or all blocks, as far as they are idle and not pinned.
     pub(crate) fn evict_some(&mut self, hash: Option<u128>) {
+        let top =
+            hash.map(|hash| self.index.find(hash).filter(|&c| !self.index.is_active(c) && !self.index.is_pinned(c)));
+        let first = |core: &mut PrefixIndex, from| match top {
+            None => core.index.first_leaf(),
+            Some(top) => top.map(|top| core.index.leaf_of(if from == NONE { top } else { from })),
+        };
+        let mut next = first(self, NONE);
         for _ in 0..EVICTED_MAX {
-            let leaf = match hash {
-                None => self.first_leaf(),
-                Some(hash) => self.index.evictable_leaf(hash),
-            };
-            let Some(leaf) = leaf.filter(|&leaf| !self.is_parent_of_store(leaf)) else { return };
+            let Some(leaf) = next.filter(|&leaf| !self.index.is_held(leaf)) else { return };
+            let above = self.index.parent(leaf);
             self.counters.evicted_by_hand += 1;
             self.remove_entry(leaf, Cause::Operator);
+            next = if top == Some(Some(leaf)) { None } else { first(self, above) };
         }
     }
 }

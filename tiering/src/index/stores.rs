@@ -1,10 +1,10 @@
-//! Parents of stores in progress: if one is dropped, its store fails.
+//! Parents of stores in progress. If such a parent is dropped, the store fails: it is evicted after all other entries.
 
-use crate::api::NONE;
 use crate::index::PrefixIndex;
 use crate::mutants::{self, Mutant};
-use crate::sessions::Work;
+use crate::sessions::{Phase, Store, Work};
 use crate::tables::index::ShardCopy;
+use std::collections::BTreeMap;
 
 impl PrefixIndex {
     /// Return false if the block after `parent` is known to have another index in its prefix. A parent whose copies are all on NVMe
@@ -17,33 +17,34 @@ impl PrefixIndex {
         }
     }
 
-    /// Iterate over the hashes of the parents of stores in progress. If such a parent is dropped, the store fails.
-    fn parents_of_stores(&self) -> impl Iterator<Item = u128> + '_ {
-        self.sessions().iter().flat_map(|session| {
-            let ops = &session.ops;
-            let under_way = ops.copying.iter(&ops.recs).chain(ops.admission.iter(&ops.recs));
-            under_way.filter_map(|op| match ops[op].work {
-                Work::Store(store) if store.above != 0 => Some(store.above),
-                _ => None,
-            })
-        })
-    }
-
-    /// Return whether a cache entry is the parent of a store in progress.
-    pub(crate) fn is_parent_of_store(&self, c: u32) -> bool {
-        let hash = self.index.hash(c);
-        !mutants::on(Mutant::DropsParentsOfStores) && self.parents_of_stores().any(|above| above == hash)
-    }
-
-    /// Replace by `NONE` the entries that are the parent of a store in progress, or an ancestor of one.
-    pub(crate) fn remove_parents_of_stores(&self, entries: &mut [u32]) {
-        if entries.is_empty() || mutants::on(Mutant::DropsParentsOfStores) {
-            return;
+    /// A store adds children to the entry with this hash (0: none): evict the entry after all others until the store ends.
+    pub(crate) fn hold_parent(&mut self, above: u128) {
+        if above != 0 && !mutants::on(Mutant::DropsParentsOfStores) {
+            self.index.hold(above);
         }
-        for hash in self.parents_of_stores() {
-            for c in self.index.prefix(self.index.find(hash).unwrap_or(NONE)) {
-                entries.iter_mut().filter(|found| **found == c).for_each(|found| *found = NONE);
+    }
+
+    /// End that, if the request is a store that has not ended it yet.
+    pub(crate) fn release_parent(&mut self, s: u16, op: u32) {
+        let Work::Store(store) = self.op(s, op).work else { return };
+        self.set_work(s, op, Store { above: 0, ..store });
+        if store.above != 0 && !mutants::on(Mutant::DropsParentsOfStores) {
+            self.index.release(store.above);
+        }
+    }
+
+    /// Check that each store in progress holds the entry to which it adds children.
+    pub(crate) fn check_parents_of_stores(&self) -> Result<(), String> {
+        let ops = self.sessions().iter().flat_map(|session| &session.ops.recs);
+        let mut counted: BTreeMap<u128, u32> = BTreeMap::new();
+        for op in ops.filter(|op| matches!(op.phase, Phase::Admission | Phase::Copying)) {
+            if let Work::Store(Store { above: above @ 1.., .. }) = op.work {
+                *counted.entry(above).or_default() += 1;
             }
+        }
+        match mutants::on(Mutant::DropsParentsOfStores) || counted == *self.index.held() {
+            true => Ok(()),
+            false => Err(format!("parents of stores: {:?}, counted {counted:?}", self.index.held())),
         }
     }
 }

@@ -6,19 +6,21 @@ use crate::error::ensure;
 use crate::requests::Requests;
 use crate::sessions::{Life, Phase, Publish, Work};
 use crate::tables::disk::{Logged, Place};
-use crate::tables::index::ShardCopy;
+use crate::tables::index::{CopyCounts, ShardCopy};
 use std::collections::BTreeSet;
 
 impl Requests {
     /// Check that each entry has the shard copies that it counts.
     pub(crate) fn check_entries(&self) -> Result<(), String> {
         self.index.check()?;
+        self.check_parents_of_stores()?;
         let (mut index_only, mut published) = (0, 0usize);
         for c in self.index.live() {
-            let (mut all, mut with_block, mut active) = (0, 0, 0);
+            let (mut all, mut with_block, mut with_slot, mut active) = (0, 0, 0, 0);
             let mut shards = BTreeSet::new();
             for copy in self.copies(c) {
                 all += 1;
+                with_slot += self.slots(copy);
                 let shard = match copy {
                     ShardCopy::End => NONE as u16,
                     ShardCopy::Block(b) => {
@@ -40,8 +42,8 @@ impl Requests {
             }
             published += usize::from(with_block);
             let kept = self.index.copies(c);
-            let counted = (all, with_block, active);
-            ensure!((kept.all, kept.with_block, kept.active) == counted, "entry {c}: {kept:?}, counted {counted:?}");
+            let counted = CopyCounts { all, with_block, with_slot, active };
+            ensure!(kept == counted, "entry {c}: {kept:?}, counted {counted:?}");
         }
         let kept = self.disk.counts()[2];
         ensure!(index_only == kept, "index-only slots: {kept}, counted {index_only}");

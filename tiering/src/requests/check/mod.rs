@@ -300,7 +300,7 @@ impl Requests {
                 })
                 .sum();
             let jobs = &self.session(s).jobs.recs;
-            let stores = jobs.iter().filter(|j| j.live && j.task == Task::CopyOut);
+            let stores = jobs.iter().filter(|j| j.live && !j.late && j.task == Task::CopyOut);
             let copying_out = stores.filter(|j| usize::from(self.tier0(s).class_of_frame(j.frame)) == i).count();
             ensure!(
                 c.copying_out as usize == copying_out,

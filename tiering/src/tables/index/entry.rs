@@ -1,22 +1,21 @@
 //! Record of a cache entry: its hash, its place among its relatives, its first shard copy, and its place in the eviction order.
 
+use super::evict::Used;
 use super::shard_copy::ShardCopy;
+use super::steps;
 use crate::api::NONE;
 use crate::config::IDS_MAX;
 use crate::lists::{Links, linked};
 use serde::{Deserialize, Serialize};
 
-/// List that a cache entry is in.
+/// State of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Listed {
-    /// The list of free records.
+pub(super) enum State {
     Free,
-    /// None: sequences refer to at least one of its shard copies.
+    /// Sequences refer to at least one of its shard copies.
     Active,
-    /// No sequence refers to it, and at least one shard copy has a block.
+    /// No sequence refers to it.
     Idle,
-    /// All its shard copies are only on NVMe.
-    IndexOnly,
 }
 
 /// One published cache entry.
@@ -24,6 +23,7 @@ pub(super) enum Listed {
 pub(super) struct CacheEntry {
     links: Links,
     hash: [u32; 4],
+    /// The highest bits hold `SLOT` and `HELD`.
     parent: u32,
     /// Newest child; children are chained by `sibling` and `elder`. The highest bits hold the highest bits of the `order` queue.
     child: u32,
@@ -31,13 +31,15 @@ pub(super) struct CacheEntry {
     sibling: u32,
     /// Next older child of the same parent. The highest bits hold most of the `order` queue.
     elder: u32,
-    /// First of its shard copies, and in the two highest bits its list.
+    /// First of its shard copies, and in the two highest bits its state.
     head: u32,
+    /// Lowest bits of the time of its last use, on the clock of `order`. After 2^32 uses it counts as younger than it is.
+    used: u32,
 }
 
-const _: () = assert!(size_of::<CacheEntry>() == 44);
+const _: () = assert!(size_of::<CacheEntry>() == 48);
 
-const LISTED: u32 = 30;
+const STATE: u32 = 30;
 /// Bits of an id in `sibling` and `elder`; all ones means none.
 pub(super) const ID_BITS: u32 = 29;
 pub(super) const NO_ID: u32 = (1 << ID_BITS) - 1;
@@ -45,6 +47,9 @@ pub(super) const NO_ID: u32 = (1 << ID_BITS) - 1;
 const QUEUE_FOURTH: u32 = 1 << ID_BITS;
 const IN_USE: u32 = 2 << ID_BITS;
 const KNOWN: u32 = 4 << ID_BITS;
+/// Highest bits of `parent`: whether a copy has a slot, whether a store in progress adds children to it.
+const SLOT: u32 = 1 << ID_BITS;
+const HELD: u32 = 2 << ID_BITS;
 
 fn id_of(packed: u32) -> u32 {
     if packed & NO_ID == NO_ID { NONE } else { packed & NO_ID }
@@ -59,20 +64,27 @@ impl Default for CacheEntry {
         CacheEntry {
             links: Links::default(),
             hash: [0; 4],
-            parent: NONE,
+            parent: NO_ID,
             child: NO_ID,
             sibling: NO_ID,
             elder: NO_ID,
             head: ShardCopy::End.pack(),
+            used: 0,
         }
     }
 }
 
 linked!(CacheEntry.links);
 
+impl Used for CacheEntry {
+    fn used(&self, now: u64) -> u64 {
+        now.saturating_sub((now as u32).wrapping_sub(self.used).into())
+    }
+}
+
 impl CacheEntry {
     pub fn new(hash: u128, parent: u32) -> CacheEntry {
-        CacheEntry { hash: words_of(hash), parent, ..CacheEntry::default() }
+        CacheEntry { hash: words_of(hash), parent: parent & NO_ID, ..CacheEntry::default() }
     }
 
     pub fn words(&self) -> [u32; 4] {
@@ -80,7 +92,8 @@ impl CacheEntry {
     }
 
     pub fn parent(&self) -> u32 {
-        self.parent
+        steps::count();
+        id_of(self.parent)
     }
 
     pub fn hash(&self) -> u128 {
@@ -93,24 +106,46 @@ impl CacheEntry {
     }
 
     pub fn set_head(&mut self, copy: ShardCopy) {
-        self.head = self.head >> LISTED << LISTED | copy.pack();
+        self.head = self.head >> STATE << STATE | copy.pack();
     }
 
-    pub fn listed(&self) -> Listed {
-        match self.head >> LISTED {
-            0 => Listed::Free,
-            1 => Listed::Active,
-            2 => Listed::Idle,
-            _ => Listed::IndexOnly,
+    pub fn state(&self) -> State {
+        match self.head >> STATE {
+            0 => State::Free,
+            1 => State::Active,
+            _ => State::Idle,
         }
     }
 
-    pub fn set_listed(&mut self, listed: Listed) {
-        self.head = (listed as u32) << LISTED | self.head & ((1 << LISTED) - 1);
+    pub fn set_state(&mut self, state: State) {
+        self.head = (state as u32) << STATE | self.head & ((1 << STATE) - 1);
+    }
+
+    /// Return whether one of its shard copies has a slot.
+    pub fn has_slot(&self) -> bool {
+        self.parent & SLOT != 0
+    }
+
+    pub fn set_slot(&mut self, has: bool) {
+        self.parent = self.parent & !SLOT | if has { SLOT } else { 0 };
+    }
+
+    /// Return whether a store in progress adds children to it.
+    pub fn is_held(&self) -> bool {
+        self.parent & HELD != 0
+    }
+
+    pub fn set_held(&mut self, held: bool) {
+        self.parent = self.parent & !HELD | if held { HELD } else { 0 };
+    }
+
+    pub fn set_used(&mut self, now: u64) {
+        self.used = now as u32;
     }
 
     /// Return its newest child.
     pub fn child(&self) -> u32 {
+        steps::count();
         id_of(self.child)
     }
 
@@ -168,4 +203,4 @@ pub(super) fn words_of(hash: u128) -> [u32; 4] {
     [0, 32, 64, 96].map(|shift| (hash >> shift) as u32)
 }
 
-const _: () = assert!(IDS_MAX <= 1 << LISTED);
+const _: () = assert!(IDS_MAX <= 1 << STATE);

@@ -13,8 +13,10 @@ mod absences;
 mod entry;
 pub mod evict;
 mod shard_copy;
+pub(crate) mod steps;
 mod table;
 
 pub use absences::Absence;
+pub(crate) use evict::Residency;
 pub(crate) use shard_copy::{Link, ShardCopy};
-pub(crate) use table::Index;
+pub(crate) use table::{CopyCounts, Index, WITH_BLOCK, WITH_SLOT};

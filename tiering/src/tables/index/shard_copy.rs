@@ -44,10 +44,6 @@ impl ShardCopy {
     pub fn slot(self) -> Option<u32> {
         if let ShardCopy::IndexOnly(at) = self { Some(at) } else { None }
     }
-
-    pub fn is_index_only(self) -> bool {
-        self.slot().is_some()
-    }
 }
 
 /// A packed [`ShardCopy`], as other tables store it.

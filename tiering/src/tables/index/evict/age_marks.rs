@@ -29,16 +29,38 @@ impl AgeMarks {
             self.until[len - 1] = self.until[len - 1].max(since);
             return;
         }
-        if len == MARKS {
-            self.thin(now);
+        self.add(len, at, since, now);
+    }
+
+    /// Record that an item was added before `next`, the item after it, behind mark `i`, or before all marks (`None`). It was added
+    /// before the time of the next mark, and not after `now`.
+    pub fn inserted(&mut self, i: Option<usize>, at: u32, next: u32, since: u64, now: u64) {
+        let after = i.map_or(0, |i| i + 1);
+        let is_last = after == usize::from(self.len) || self.at[after] == next;
+        match i {
+            Some(i) if self.at[i] == next => self.at[i] = at,
+            Some(i) if !is_last || since < self.since[i] + GAP => self.until[i] = self.until[i].max(since),
+            None if since + GAP > self.since[0] => (self.at[0], self.since[0]) = (at, since),
+            _ => self.add(after, at, since, now),
         }
-        let len = usize::from(self.len);
-        (self.at[len], self.since[len], self.until[len]) = (at, since, since);
+    }
+
+    /// Add a mark as the `i`th.
+    fn add(&mut self, mut i: usize, at: u32, since: u64, now: u64) {
+        if usize::from(self.len) == MARKS {
+            i -= usize::from(self.thin(now) < i);
+        }
+        let until = if i == 0 { since } else { since.max(self.until[i - 1]) };
+        self.at.copy_within(i..MARKS - 1, i + 1);
+        self.since.copy_within(i..MARKS - 1, i + 1);
+        self.until.copy_within(i..MARKS - 1, i + 1);
+        (self.at[i], self.since[i], self.until[i]) = (at, since, until);
         self.len += 1;
     }
 
     /// Drop the mark with the least information: the one with the smallest gap between its neighbours relative to its age.
-    fn thin(&mut self, now: u64) {
+    /// Return its number.
+    fn thin(&mut self, now: u64) -> usize {
         let mut least = (1, 0, 1);
         for i in 1..MARKS - 1 {
             let gap = self.since[i + 1] - self.since[i - 1];
@@ -51,6 +73,7 @@ impl AgeMarks {
         }
         self.until[least.0 - 1] = self.until[least.0];
         self.drop(least.0);
+        least.0
     }
 
     fn drop(&mut self, i: usize) {
@@ -87,6 +110,12 @@ impl AgeMarks {
         (self.len > 0).then_some((self.at[0], self.until[0]))
     }
 
+    /// Return the last mark that is not after a time, and its item.
+    pub fn last_until(&self, since: u64) -> Option<(usize, u32)> {
+        let after = self.get().position(|m| m.1 > since).unwrap_or(self.len.into());
+        after.checked_sub(1).map(|i| (i, self.at[i]))
+    }
+
     /// Return the item of the mark with this time, if it still exists.
     pub fn of(&self, since: u64) -> Option<u32> {
         self.get().find(|m| m.1 == since).map(|m| m.0)
@@ -103,7 +132,7 @@ mod tests {
         /// Compare with a queue that stores every item's time. The first mark is at the head, marks are in order, and no item was
         /// added before the time of its mark.
         #[test]
-        fn ages_are_known_to_a_part(ops in prop::collection::vec((0u8..4, 0u64..5_000), 1..600)) {
+        fn ages_are_known_to_a_part(ops in prop::collection::vec((0u8..6, 0u64..5_000), 1..600)) {
             let (mut marks, mut model) = (AgeMarks::default(), VecDeque::<(u32, u64)>::new());
             let (mut now, mut next) = (0, 0);
             for (op, n) in ops {
@@ -111,6 +140,20 @@ mod tests {
                     now += n;
                     model.push_back((next, now));
                     marks.pushed(next, now, now);
+                    next += 1;
+                } else if op > 4 && model.len() > 1 {
+                    // Among the others, at the time of one of them, or before all.
+                    let i = n as usize % (model.len() - 1);
+                    let came = model[i].1 - if i == 0 { n.min(model[0].1) } else { 0 };
+                    let (mark, at) = match marks.last_until(came) {
+                        None => (None, 0),
+                        Some((mark, first)) => {
+                            let first = model.iter().position(|m| m.0 == first).unwrap();
+                            (Some(mark), if model[first].1 > came { first } else { i.max(first) + 1 })
+                        }
+                    };
+                    marks.inserted(mark, next, model.get(at).map_or(NONE, |m| m.0), came, now);
+                    model.insert(at, (next, came));
                     next += 1;
                 } else if !model.is_empty() {
                     let i = n as usize % model.len();

@@ -4,6 +4,7 @@
 //! entry keeps 13 bits of the hash and takes two bytes. One of 512 new entries is mistaken for one that was used before, which
 //! costs at most one unnecessary write.
 
+use super::mix;
 use serde::{Deserialize, Serialize};
 
 /// Entries per set: half a cache line.
@@ -55,12 +56,9 @@ impl FrequencySketch {
         self.entries.capacity() * size_of::<u16>()
     }
 
-    /// Return the first index of a hash's set, and its tag, which is never 0. Engines choose the hashes, which may not be
-    /// uniform, so all bits are mixed.
+    /// Return the first index of a hash's set, and its tag, which is never 0.
     fn place(&self, hash: u128) -> (usize, u16) {
-        let folded = (hash as u64).wrapping_mul(0x9e37_79b1_85eb_ca87)
-            ^ ((hash >> 64) as u64).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
-        let mixed = (folded ^ folded >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        let mixed = mix(hash);
         let sets = (self.entries.len() / WAYS) as u64;
         let set = ((mixed >> 32) * sets) >> 32;
         let tag = mixed as u16 >> COUNT_BITS;

@@ -124,7 +124,7 @@ impl Ghost {
 
     /// Adapt ARC's target: a returning key that was used once raises it, any other returning key lowers it.
     fn adapt(&mut self, used_once: bool) {
-        let (ones, all) = (f64::from(self.gone.used_once()), f64::from(self.gone.len()));
+        let (ones, all) = (f64::from(self.gone.count().used_once), f64::from(self.gone.count().all));
         let more = all - ones;
         let step = if used_once { (more / ones.max(1.0)).max(1.0) } else { -(ones / more.max(1.0)).max(1.0) };
         self.used_once = (self.used_once + step).clamp(0.0, f64::from(self.cap));
@@ -135,8 +135,8 @@ impl Ghost {
             Eviction::Arc => Rule { used_once: self.used_once(), ..rule },
             _ => rule,
         };
-        while self.kept.len() > self.cap {
-            let Some(first) = self.kept.first(rule, None, 0, now) else { return };
+        while self.kept.count().all > self.cap {
+            let Some(first) = self.kept.first(rule, self.kept.count(), 0, now) else { return };
             let used = self.entries[first.at as usize].used;
             self.leave(first.at);
             self.enter(first.at, false, used, now);
@@ -146,9 +146,9 @@ impl Ghost {
     /// Forget remembered keys until there is room for one more. Kept and remembered keys together are at most twice the cache
     /// size.
     fn make_room(&mut self, mut reuse: Option<&mut Reuse>, now: u64) {
-        while self.kept.len() + self.gone.len() >= 2 * self.cap.max(1) && self.gone.len() > 0 {
+        while self.kept.count().all + self.gone.count().all >= 2 * self.cap.max(1) && self.gone.count().all > 0 {
             // ARC's rule: keys used once, kept or remembered, are at most as many as the cache holds.
-            let used_once = self.kept.used_once() + self.gone.used_once() >= self.cap;
+            let used_once = self.kept.count().used_once + self.gone.count().used_once >= self.cap;
             let oldest = self.gone.oldest_used_once(used_once).or(self.gone.least_recent());
             let Some(id) = oldest else { return };
             let entry = self.entries[id as usize];
@@ -290,7 +290,8 @@ mod tests {
                 let rule = Rule { policy, used_once: 0, values: &values, saved_us: &[1.0; BANDS] };
                 ghost.used(mixed(n), queue_of(class_of(*count, false), 0), rule, now as u64, None);
                 ghost.begin_prefix();
-                assert!(ghost.kept.len() <= ghost.cap && ghost.kept.len() + ghost.gone.len() <= 2 * ghost.cap);
+                let (kept, gone) = (ghost.kept.count().all, ghost.gone.count().all);
+                assert!(kept <= ghost.cap && kept + gone <= 2 * ghost.cap);
             }
         }
         ghost.share(all)

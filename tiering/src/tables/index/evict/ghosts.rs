@@ -4,7 +4,7 @@
 use super::advice::{Advice, Curve, SIZES};
 use super::ghost::Ghost;
 use super::reuse::{Reuse, Values};
-use super::{BANDS, Rule};
+use super::{BANDS, Rule, mix};
 use crate::api::Eviction;
 use serde::{Deserialize, Serialize};
 
@@ -96,6 +96,7 @@ impl Ghosts {
     /// ghosts do. `found`: the use hit the cache.
     pub fn used(&mut self, hash: u128, queue: u8, follow: Eviction, now: u64, found: bool) {
         let mixed = mix(hash);
+        let mixed = mixed ^ mixed >> 32;
         self.uses += 1.0;
         self.found += f64::from(u8::from(found));
         self.uses_total += 1;
@@ -163,12 +164,4 @@ impl Ghosts {
 /// Return the sizes of the `sizes` ghosts: fractions and multiples of the whole cache, then of host memory.
 fn sizes(entries: u64, host: u64) -> [u64; SIZES] {
     [entries / 4, entries / 2, entries.saturating_mul(2), entries.saturating_mul(4), host, host.saturating_mul(2)]
-}
-
-/// Mix all bits of a hash. Engines choose the hashes, which may not be uniform.
-fn mix(hash: u128) -> u64 {
-    let folded =
-        (hash as u64).wrapping_mul(0x9e37_79b1_85eb_ca87) ^ ((hash >> 64) as u64).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
-    let mixed = (folded ^ folded >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    mixed ^ mixed >> 32
 }

@@ -1,9 +1,10 @@
 //! Eviction order of published cache entries.
 //!
-//! Unreferenced entries are in [`Queues`], one for each *class*: how often the entry was used, as far as is remembered, and
-//! whether it was the last block of the prefix that used it. The cost-aware rule also separates bands of depth. A queue is in the
-//! order of last use; within one use, the deepest block comes first. Each policy is a [`Rule`] that compares the heads of the
-//! queues, so a change of policy moves no entry:
+//! Unreferenced leaves are in [`Queues`], apart by [`Residency`]: a victim is the head of a queue. Their unreferenced ancestors are
+//! in queues of their own, because they can give up blocks. There is a queue for each *class*: how often the entry was used, as far
+//! as is remembered, and whether it was the last block of the prefix that used it. The cost-aware rule also separates bands of
+//! depth. A queue is in the order of last use; within one use, the deepest block comes first. Each policy is a [`Rule`] that
+//! compares the heads of the queues, so a change of policy moves no entry:
 //!
 //! - `ages`: entries older than the TTL
 //! - `age_marks`: age of the entries in a queue, without a timestamp in each
@@ -15,8 +16,7 @@
 //! - `frequency`: use counts, also of entries that are gone
 //! - `order`: all of these for one space
 //!
-//! This module knows entries by id and hash only. It does not know parents, blocks, tiers or time of day. The caller evicts the
-//! descendants of an entry before the entry.
+//! This module knows entries by id and hash only. It does not know parents, blocks, tiers or time of day.
 
 mod advice;
 mod age_marks;
@@ -32,12 +32,20 @@ mod reuse;
 pub use advice::{Advice, Curve, SIZES, bytes_per_day};
 pub(crate) use cost::BANDS;
 pub(crate) use frequency::FrequencySketch;
-pub(crate) use order::{Order, Priority, Use};
+pub(crate) use order::{Order, Priority, Residency, Standing, Use};
+pub(crate) use queues::Used;
 
 use crate::api::Eviction;
 
 /// Number of classes of entries by use: six ranges of use counts, times whether the entry ended a prefix.
 pub(crate) const CLASSES: usize = 12;
+
+/// Mix all bits of a hash. Engines choose the hashes, which may not be uniform: both halves may be equal.
+pub(super) fn mix(hash: u128) -> u64 {
+    let folded =
+        (hash as u64).wrapping_mul(0x9e37_79b1_85eb_ca87) ^ ((hash >> 64) as u64).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
+    (folded ^ folded >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
+}
 
 /// Return the class of an entry with this number of uses (at least one); `end`: it ended the prefix of its last use. In chat
 /// traces the end of a prefix is rarely used again, because the next turn continues from within it. Each use makes another one

@@ -6,11 +6,11 @@ use super::ages::Ages;
 use super::cost::Costs;
 use super::frequency::FrequencySketch;
 use super::ghosts::Ghosts;
-use super::queues::{First, HIGH, LOW, Queues};
+use super::queues::{Count, First, HELD, HIGH, LOW, Queues, Used};
 use super::{Rule, SHARE, class_of, class_of_queue, queue_of, uses_of};
 use crate::api::{Eviction, NONE, Retention};
-use crate::lists::Linked;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Remembered entries for each possible entry, and their upper limit; two bytes each.
 const REMEMBERED: (u32, u32) = (8, 1 << 18);
@@ -18,10 +18,12 @@ const REMEMBERED: (u32, u32) = (8, 1 << 18);
 /// Order in which unreferenced entries are evicted.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
-    /// Entries of which at least one shard copy has a block.
-    pub(in crate::tables::index) idle: Queues,
-    /// Entries that are only on NVMe.
-    pub(in crate::tables::index) index_only: Queues,
+    /// By residency: first the leaves, which are evicted, then the entries with children.
+    sets: [Queues; 6],
+    /// All of them.
+    count: Count,
+    /// The same by residency.
+    resident: [u32; 3],
     /// Number of uses so far: the clock of this module.
     now: u64,
     /// Parent of the entry that last went out of use.
@@ -32,6 +34,41 @@ pub(crate) struct Order {
     ghosts: Ghosts,
     pub(in crate::tables::index) costs: Costs,
     ages: Ages,
+}
+
+/// What the shard copies of an entry have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Residency {
+    /// Slots only.
+    Slot,
+    /// A block and a slot.
+    Both,
+    /// Blocks only.
+    Block,
+}
+
+/// Place of an unreferenced entry in the order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Standing {
+    pub residency: Residency,
+    pub leaf: bool,
+    pub queue: u8,
+    /// A store in progress adds children to it.
+    pub held: bool,
+}
+
+impl Standing {
+    fn set(self) -> usize {
+        set_of(self.residency, self.leaf)
+    }
+
+    fn queue(self) -> u8 {
+        if self.held { HELD } else { self.queue }
+    }
+}
+
+fn set_of(residency: Residency, leaf: bool) -> usize {
+    residency as usize + if leaf { 0 } else { 3 }
 }
 
 /// A completed use of an entry. A prefix is used from its end to its beginning.
@@ -62,8 +99,9 @@ impl Order {
     /// Create the order for at most `entries_max` entries of `tokens` tokens each.
     pub fn new(entries_max: u32, tokens: u32, policy: Eviction, retention: Retention) -> Order {
         Order {
-            idle: Queues::new(true),
-            index_only: Queues::new(true),
+            sets: std::array::from_fn(|_| Queues::new(true)),
+            count: Count::default(),
+            resident: [0; 3],
             now: 0,
             next: NONE,
             policy,
@@ -128,15 +166,22 @@ impl Order {
         self.ages.limit().map_or(f64::MAX, |begun| (self.now - begun).max(1) as f64)
     }
 
-    /// Add an entry that became idle or index-only to its queue.
-    pub fn enter<T: Linked>(&mut self, items: &mut [T], at: u32, queue: u8, index_only: bool, since: u64) {
-        let set = if index_only { &mut self.index_only } else { &mut self.idle };
-        set.push(items, at, queue, since.min(self.now), self.now);
+    /// Add an unreferenced entry.
+    pub fn enter<T: Used>(&mut self, items: &mut [T], at: u32, stands: Standing) {
+        self.sets[stands.set()].insert(items, at, stands.queue(), self.now());
+        self.count.add(stands.queue);
+        self.resident[stands.residency as usize] += 1;
     }
 
-    pub fn leave<T: Linked>(&mut self, items: &mut [T], at: u32, queue: u8, index_only: bool) {
-        let set = if index_only { &mut self.index_only } else { &mut self.idle };
-        set.remove(items, at, queue);
+    pub fn leave<T: Used>(&mut self, items: &mut [T], at: u32, stands: Standing) {
+        self.sets[stands.set()].remove(items, at, stands.queue());
+        self.count.subtract(stands.queue);
+        self.resident[stands.residency as usize] -= 1;
+    }
+
+    /// Return how many unreferenced entries have this residency.
+    pub fn resident(&self, residency: Residency) -> u32 {
+        self.resident[residency as usize]
     }
 
     /// Return the current time on the clock of uses.
@@ -144,15 +189,43 @@ impl Order {
         self.now
     }
 
-    /// Return the entry to evict first of the idle ones, and of the index-only ones.
-    pub fn first(&mut self) -> [Option<First>; 2] {
+    /// Return the entry to evict first of those with one of these residencies, among the leaves, the entries with children, or both.
+    pub fn first(&mut self, of: &[Residency], leaves: &[bool]) -> Option<u32> {
         let policy = self.follow();
         let high = self.retention.high_share_percent;
         let high = u32::from(high) * SHARE / 100;
         let (values, saved_us) = (&self.ghosts.values, self.costs.saved_us());
         let rule = Rule { policy, used_once: self.ghosts.used_once(), values, saved_us };
-        let idle = self.idle.first(rule, Some(&self.index_only), high, self.now);
-        [idle, self.index_only.first(rule, Some(&self.idle), high, self.now)]
+        let mut first: Option<First> = None;
+        for set in leaves.iter().flat_map(|&leaf| of.iter().map(move |&residency| set_of(residency, leaf))) {
+            let head = self.sets[set].first(rule, self.count, high, self.now());
+            first = head.filter(|head| first.is_none_or(|first| head.before(first))).or(first);
+        }
+        first.map(|first| first.at)
+    }
+
+    /// Return the unreferenced entries with one of these residencies, leaves before others, each queue from its least recently used on.
+    pub fn iter<'a, T: Used>(&'a self, items: &'a [T], of: &'a [Residency]) -> impl Iterator<Item = u32> + 'a {
+        let sets = [true, false].into_iter().flat_map(move |leaf| of.iter().map(move |&r| &self.sets[set_of(r, leaf)]));
+        sets.flat_map(|set| set.iter(items).map(|(_, at)| at))
+    }
+
+    /// Check that these are the unreferenced entries, and where they stand.
+    pub fn check<T: Used>(&self, items: &[T], mut stand: BTreeMap<u32, Standing>) -> Result<(), String> {
+        let (mut count, mut resident) = (Count::default(), [0; 3]);
+        for (set, queues) in self.sets.iter().enumerate() {
+            for (queue, at) in queues.iter(items) {
+                let Some(stands) = stand.remove(&at).filter(|s| (s.set(), s.queue()) == (set, queue)) else {
+                    return Err(format!("entry {at} must not be in queue {queue} of set {set}"));
+                };
+                count.add(stands.queue);
+                resident[stands.residency as usize] += 1;
+            }
+        }
+        if !stand.is_empty() || (count, resident) != (self.count, self.resident) {
+            return Err(format!("not in their queues: {stand:?}; {count:?} and {resident:?} counted"));
+        }
+        Ok(())
     }
 
     /// Advance the wall clock; call it before the next use.
@@ -164,10 +237,10 @@ impl Order {
         }
     }
 
-    /// Return an entry that has not been used for a whole TTL.
+    /// Return a leaf that has not been used for a whole TTL.
     pub fn expired(&mut self) -> Option<u32> {
         let limit = self.ages.limit();
-        let found = limit.and_then(|limit| self.index_only.used_before(limit).or_else(|| self.idle.used_before(limit)));
+        let found = limit.and_then(|limit| self.sets[..3].iter().find_map(|leaves| leaves.used_before(limit)));
         if found.is_none() {
             self.ages.looked();
         }
@@ -176,7 +249,7 @@ impl Order {
 
     /// Return when such an entry may exist, in microseconds; 0: now.
     pub fn expires_us(&self) -> Option<u64> {
-        self.ages.due_us().filter(|_| self.idle.len() + self.index_only.len() > 0)
+        self.ages.due_us().filter(|_| self.count.all > 0)
     }
 
     /// Return the estimates of the ghosts.
@@ -185,6 +258,6 @@ impl Order {
     }
 
     pub fn bytes(&self) -> usize {
-        self.memory.bytes() + self.ghosts.bytes() + self.idle.bytes() + self.index_only.bytes()
+        self.memory.bytes() + self.ghosts.bytes() + self.sets.iter().map(Queues::bytes).sum::<usize>()
     }
 }

@@ -2,16 +2,21 @@
 
 use super::age_marks::AgeMarks;
 use super::{BANDS, CLASSES, Rule, SHARE, SMALL, class_of_queue, is_used_once, queue_of};
-use crate::api::{Eviction, NONE};
+use crate::api::Eviction;
 use crate::lists::{Linked, List};
+use crate::tables::index::steps;
 use serde::{Deserialize, Serialize};
 
 /// Queue that is evicted before all others: entries of sequences of low priority.
 pub(crate) const LOW: u8 = (CLASSES * BANDS) as u8;
 /// Queue that is evicted after all others while it is within its share: entries of high priority.
 pub(crate) const HIGH: u8 = LOW + BANDS as u8;
-/// Classes, plus one each for low and high priority.
-const KINDS: usize = CLASSES + 2;
+/// Queue that is evicted last: entries to which stores in progress add children.
+pub(crate) const HELD: u8 = HIGH + BANDS as u8;
+/// Classes, plus one each for low and high priority and for held entries.
+const KINDS: usize = CLASSES + 3;
+/// Maximum items passed behind a mark, to put in an item by the time of its last use. Marks of young items are closer together.
+const PASSED_MAX: usize = 32;
 /// Number of uses for which the choice among all ages and classes stays valid. The alternatives change little in that time.
 const CHOICE: u64 = 64;
 
@@ -28,6 +33,35 @@ struct Queue {
     age_marks: AgeMarks,
 }
 
+/// An item that knows its last use.
+pub(crate) trait Used: Linked {
+    /// Return the time of its last use, at most `now`.
+    fn used(&self, now: u64) -> u64;
+}
+
+/// Numbers of items, from which rules compute shares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Count {
+    pub all: u32,
+    /// In the classes of entries used once.
+    pub used_once: u32,
+    high: u32,
+}
+
+impl Count {
+    pub fn add(&mut self, queue: u8) {
+        self.all += 1;
+        self.used_once += u32::from(is_used_once(class_of_queue(queue).into()));
+        self.high += u32::from(queue == HIGH);
+    }
+
+    pub fn subtract(&mut self, queue: u8) {
+        self.all -= 1;
+        self.used_once -= u32::from(is_used_once(class_of_queue(queue).into()));
+        self.high -= u32::from(queue == HIGH);
+    }
+}
+
 /// All queues of a set of items. The caller owns the items, and remembers the queue of each item.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Queues {
@@ -37,9 +71,7 @@ pub(crate) struct Queues {
     bands: u8,
     /// Bitmap of non-empty queues.
     filled: u64,
-    len: u32,
-    /// Items in the classes of entries used once.
-    used_once: u32,
+    count: Count,
     /// Group (queue and age) that the cost-aware rule chose last, and until when the choice is valid.
     choice: Choice,
 }
@@ -67,8 +99,7 @@ impl Queues {
             queues: vec![Queue::default(); KINDS * bands],
             bands: bands as u8,
             filled: 0,
-            len: 0,
-            used_once: 0,
+            count: Count::default(),
             choice: Choice::default(),
         }
     }
@@ -106,8 +137,30 @@ impl Queues {
         q.list.push_back(items, at);
         q.age_marks.pushed(at, since.max(q.age_marks.newest()), now);
         self.filled |= 1 << place;
-        self.len += 1;
-        self.used_once += u32::from(is_used_once(self.kind(place).0));
+        self.count.add(queue);
+    }
+
+    /// Add an item to a queue by the time of its last use. If more than [`PASSED_MAX`] items are between it and the mark before it, it
+    /// counts as used before the rest of them.
+    pub fn insert<T: Used>(&mut self, items: &mut [T], at: u32, queue: u8, now: u64) {
+        let since = items[at as usize].used(now);
+        let place = self.place(queue);
+        let q = &mut self.queues[place];
+        if q.list.is_empty() || items[q.list.tail as usize].used(now) <= since {
+            return self.push(items, at, queue, since, now);
+        }
+        let mark = q.age_marks.last_until(since);
+        let mut next = mark.map_or(q.list.head, |(_, first)| first);
+        for _ in 0..PASSED_MAX {
+            if items[next as usize].used(now) > since {
+                break;
+            }
+            steps::count();
+            next = items[next as usize].links().next;
+        }
+        q.age_marks.inserted(mark.map(|(mark, _)| mark), at, next, since, now);
+        q.list.insert_before(items, at, next);
+        self.count.add(queue);
     }
 
     /// Remove an item from its queue.
@@ -119,17 +172,12 @@ impl Queues {
         if q.list.len == 0 {
             self.filled &= !(1 << place);
         }
-        self.len -= 1;
-        self.used_once -= u32::from(is_used_once(self.kind(place).0));
+        self.count.subtract(queue);
     }
 
-    pub fn len(&self) -> u32 {
-        self.len
-    }
-
-    /// Return the number of items in the classes used once.
-    pub fn used_once(&self) -> u32 {
-        self.used_once
+    /// Return the numbers of items.
+    pub fn count(&self) -> Count {
+        self.count
     }
 
     /// Return the least recently used item of the classes used once, or of the other classes.
@@ -137,23 +185,12 @@ impl Queues {
         self.oldest(|i| is_used_once(i) == used_once).map(|f| f.at)
     }
 
-    /// Return an item that was certainly not used after `clock`.
+    /// Return an item that was certainly not used after `clock`, and is not held.
     pub fn used_before(&self, clock: u64) -> Option<u32> {
-        self.filled().find_map(|place| {
+        self.filled().take_while(|&place| place < self.place(HELD)).find_map(|place| {
             let (at, until) = self.queues[place].age_marks.head()?;
             (until <= clock).then_some(at)
         })
-    }
-
-    /// Return when the head of a queue was added, which is approximately its last use; `u64::MAX` if the queue is empty.
-    pub fn since(&self, queue: u8) -> u64 {
-        self.queues[self.place(queue)].age_marks.get().next().map_or(u64::MAX, |m| m.1)
-    }
-
-    /// Return the same for an item, if it is the head of its queue.
-    pub fn since_of(&self, queue: u8, at: u32) -> Option<u64> {
-        let place = self.place(queue);
-        (self.queues[place].list.head == at).then(|| self.since(queue))
     }
 
     /// Return the least recently used head of the queues with a class that satisfies `of`.
@@ -176,17 +213,15 @@ impl Queues {
         self.oldest(|_| true).map(|f| f.at)
     }
 
-    /// Return the item that a rule evicts first. `other`: the other set of the same cache, since shares apply to both. `high`:
+    /// Return the item that a rule evicts first. `of`: numbers of all items of the cache, since shares apply to all sets. `high`:
     /// share of the cache that the high-priority queue may take, in units of 1/[`SHARE`].
-    pub fn first(&mut self, rule: Rule<'_>, other: Option<&Queues>, high: u32, now: u64) -> Option<First> {
+    pub fn first(&mut self, rule: Rule<'_>, of: Count, high: u32, now: u64) -> Option<First> {
         let class = |i: usize| i < CLASSES;
         let key = |f: First, key: f64| First { key, ..f };
         if let Some(low) = self.oldest(|i| i == usize::from(class_of_queue(LOW))) {
             return Some(key(low, low.key - 1e18));
         }
-        let both = |of: fn(&Queues) -> u32| u64::from(of(self)) + other.map_or(0, |other| u64::from(of(other)));
-        let (len, used_once) = (both(|q| q.len), both(|q| q.used_once));
-        let highs = both(|q| q.queues[q.place(HIGH)].list.len);
+        let [len, used_once, highs] = [of.all, of.used_once, of.high].map(u64::from);
         let top = self.oldest(|i| i == usize::from(class_of_queue(HIGH)));
         if let Some(top) = top.filter(|_| highs * u64::from(SHARE) > len * u64::from(high)) {
             return Some(key(top, top.key - 1e18));
@@ -205,7 +240,8 @@ impl Queues {
             Eviction::Arc => split(rule.used_once),
             Eviction::CostAware | Eviction::Auto => self.least_worth(rule, now),
         };
-        found.or(top.map(|f| key(f, f64::MAX)))
+        let held = || self.oldest(|i| i == usize::from(class_of_queue(HELD)));
+        found.or(top.map(|f| key(f, f64::MAX))).or_else(|| held().map(|f| key(f, f64::INFINITY)))
     }
 
     /// Return the oldest item of the class, band and age with the lowest value.
@@ -237,20 +273,7 @@ impl Queues {
         first
     }
 
-    /// Return items from `at` on in the order of its queue, then those of all queues, each least recently used first.
-    pub fn iter_from<'a, T: Linked>(&'a self, items: &'a [T], at: u32) -> impl Iterator<Item = u32> + 'a {
-        let mut here = at;
-        let rest = std::iter::from_fn(move || {
-            let found = here;
-            (found != NONE).then(|| {
-                here = items[found as usize].links().next;
-                found
-            })
-        });
-        rest.chain(self.queues.iter().flat_map(|q| q.list.iter(items)))
-    }
-
-    /// Return all items; for checks.
+    /// Return all items, each queue from its least recently used on.
     pub fn iter<'a, T: Linked>(&'a self, items: &'a [T]) -> impl Iterator<Item = (u8, u32)> + 'a {
         self.queues.iter().enumerate().flat_map(move |(place, q)| {
             let (class, band) = self.kind(place);
@@ -316,14 +339,14 @@ mod tests {
                     let expected = of(&|q| q == LOW).or(crowd).or(by_rule).or(of(&|q| q == HIGH));
                     // Marks are few, so with many items in a queue ages are approximate. Here at most 200 items are in 14
                     // classes.
-                    let first = queues.first(rule, None, high, now).map(|f| f.at);
+                    let first = queues.first(rule, queues.count(), high, now).map(|f| f.at);
                     prop_assert_eq!(first, expected, "{:?}", policy);
                 }
                 let rule = Rule { policy: Eviction::CostAware, used_once: 0, values: &values, saved_us };
-                let first = queues.first(rule, None, SHARE, now + CHOICE).map(|f| f.at);
+                let first = queues.first(rule, queues.count(), SHARE, now + CHOICE).map(|f| f.at);
                 prop_assert_eq!(first.is_some(), !model.is_empty());
-                prop_assert_eq!(queues.len() as usize, model.len());
-                prop_assert_eq!(queues.used_once() as u64, count(&used_once));
+                prop_assert_eq!(queues.count().all as usize, model.len());
+                prop_assert_eq!(u64::from(queues.count().used_once), count(&used_once));
                 let told = |queue: u8| if deep { queue } else { queue_of(class_of_queue(queue), 0) };
                 let mut all: Vec<_> = model.iter().map(|m| (told(m.1), m.0)).collect();
                 all.sort_unstable();
