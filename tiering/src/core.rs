@@ -110,7 +110,7 @@ impl Core {
     /// Return the configuration.
     #[must_use]
     pub fn config(&self) -> &SpaceConfig {
-        &self.requests.cfg()
+        self.requests.cfg()
     }
 
     /// Return the bytes of the tables that an index-only entry needs (index, NVMe slots, use counts), from their allocated

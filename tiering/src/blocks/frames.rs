@@ -63,7 +63,7 @@ impl BlockTable {
         let clock = session.clock;
         let frame = &mut session.frames[f as usize];
         (frame.stamp, frame.spared) = (clock, false);
-        self.to_back(s, f);
+        self.move_to_back(s, f);
     }
 
     /// Move the page in a frame to the front of its eviction list.
@@ -139,11 +139,11 @@ impl BlockTable {
         let frame = self.frame_mut(s, f);
         frame.stamp = stamp;
         frame.spared |= spared;
-        self.to_back(s, f);
+        self.move_to_back(s, f);
     }
 
     /// Move a frame to the back of its list of clean or dirty frames.
-    pub(crate) fn to_back(&mut self, s: u16, f: FrameId) {
+    pub(crate) fn move_to_back(&mut self, s: u16, f: FrameId) {
         let session = &mut self.tier0[s];
         let class = usize::from(session.class_of_frame(f));
         let c = &mut session.classes[class];

@@ -72,7 +72,7 @@ impl Paging<'_> {
             if !own || !self.lists(s).seqs.get(block.seq as usize).is_some_and(|q| q.is_live() && q.is_ending(ending)) {
                 return f;
             }
-            self.to_back(s, f);
+            self.move_to_back(s, f);
         }
         NONE
     }

@@ -168,7 +168,7 @@ impl Paging<'_> {
                 return Some(Pick { frame: f, after: self.use_of(s, f, at), stream_lane: NO_LANE });
             }
             // It is in use. The next search need not check it first.
-            self.to_back(s, f);
+            self.move_to_back(s, f);
         }
         let session = self.tier0(s);
         let may = |f: &u32| !self.is_held(s, *f, fault);
