@@ -1,16 +1,6 @@
 //! Layers of the core: each is a struct that owns the one below it and offers what that one offers.
 //!
-//! | layer | struct | decides |
-//! | --- | --- | --- |
-//! | `requests` | `Requests` | which request comes next, and the order in which waiting work is issued |
-//! | `paging` | `Paging` | what moves between tier 0 and host, for engines that read KV in tier 0 |
-//! | `block_api` | `BlockApi` | what is copied between host and the memory of engines with their own KV |
-//! | `host` | `HostTier` | which page gets a host frame, and what leaves for it |
-//! | `disk` | `DiskTier` | which blocks are written to NVMe, and which get ids |
-//! | `index` | `PrefixIndex` | which cached block leaves, and who is told |
-//! | `blocks` | `BlockTable` | nothing: references, residency, lists of frames, charges |
-//! | `sessions` | `Sessions` | nothing: requests, jobs and completions of each session, wake-ups, timers |
-//! | `tables` | – | nothing: host frames, NVMe slots, cache entries |
+//! `docs/design/core.md` lists them: `requests`, then `paging` and `block_api`, then `host`, `disk`, `index`, `blocks`, `sessions`.
 //!
 //! `paging` and `block_api` are lent the layers below them for one call, and do not know each other. A lower layer has no name for an
 //! upper one: a call upwards does not compile, and `tests/tidy/cycles.rs` fails on the name. What a lower layer has to tell an upper one it

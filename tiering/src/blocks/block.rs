@@ -42,7 +42,7 @@ pub(crate) enum PersistState {
 /// One block of one shard.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Block {
-    /// Links in the free list or a request's chain.
+    /// Links in the free list, a request's chain, or a list of blocks to be written: it is in at most one.
     pub links: Links,
     /// References by sequences and requests of the session `home`.
     pub refs_home: u32,

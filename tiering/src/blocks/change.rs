@@ -1,4 +1,4 @@
-//! What other layers may change of a page or a block, by event. They read both, and change nothing else.
+//! What layers above read of the blocks, and what they change of a page or a block, by event. Frames and lists have files of their own.
 
 use crate::api::{BlockId, NONE, SessionId};
 use crate::blocks::{Block, BlockState, BlockTable, Chunks, Page, PersistState, Sequences, Tier0};

@@ -19,7 +19,7 @@ impl BlockTable {
         self.tier0[s].lanes.iter().any(|l| l.fault_frame == f)
     }
 
-    /// Return whether a frame shows a page and has no job in flight.
+    /// Return whether a frame shows a page, has no job in flight, and may be taken.
     pub(crate) fn idle(&self, s: u16, f: FrameId) -> bool {
         let frame = self.frame(s, f);
         frame.state == FrameState::Present && frame.job == NONE && matches!(frame.on, On::Clean | On::Stream)
@@ -66,7 +66,7 @@ impl BlockTable {
         self.move_to_back(s, f);
     }
 
-    /// Move the page in a frame to the front of its eviction list.
+    /// Move the page in a frame to the front of its list of clean or dirty frames.
     pub(crate) fn evict_first(&mut self, s: u16, f: u32) {
         let session = &mut self.tier0[s];
         let class = usize::from(session.class_of_frame(f));
@@ -142,7 +142,7 @@ impl BlockTable {
         self.move_to_back(s, f);
     }
 
-    /// Move a frame to the back of its list of clean or dirty frames.
+    /// Move a frame to the back of its list of clean, dirty or mapped frames.
     pub(crate) fn move_to_back(&mut self, s: u16, f: FrameId) {
         let session = &mut self.tier0[s];
         let class = usize::from(session.class_of_frame(f));

@@ -8,6 +8,7 @@
 //! - `mapped`: mapped frames, which show a page where it is in host
 //! - `jobs`: the jobs that give a page a frame, from plan to end
 //! - `charge`: committed capacity
+//! - `change`: what layers above read, and what they change of pages and blocks
 //! - `sequences`: block lists
 //! - `late`: jobs that others stop to wait for
 //!

@@ -1,4 +1,4 @@
-//! Creation and removal of sequences.
+//! Sequences: their beginning and end, and their lists of blocks.
 
 use crate::api::{BlockId, NONE, SeqId};
 use crate::blocks::{BlockTable, Seq};

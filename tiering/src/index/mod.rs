@@ -11,7 +11,7 @@
 //! It promises that an entry leaves with its descendants, deepest first, by [`PrefixIndex::remove_entry`] alone, and that the feed and the
 //! history hear of it. It does not choose what is stored where.
 //!
-//! Invariants: the parent of an entry is an entry; an entry in use is not evicted; a block's `entry` and the entry's copies name each other.
+//! Invariants: the parent of an entry is an entry; a block's `entry` and the entry's copies name each other.
 
 #[cfg(test)]
 mod complexity;

@@ -6,7 +6,7 @@
 //! - `walk`, `scan`, `read_ahead`: the walk of a lane through the pages of its steps
 //! - `pick`, `mapped`: the frame for a page
 //! - `clean`, `evict`, `reclaim`: write-back from tier 0, and frames that become free
-//! - `done`, `ops`: ends of jobs; phases of requests
+//! - `done`, `ops`, `sequences`: ends of jobs; phases of requests; creation of sequences
 //! - `prefetch`: prefetch by attention; `scheduled`: prefetch for parked sequences with a due time
 //! - `pager`: what it knows of a session
 //!

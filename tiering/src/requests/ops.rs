@@ -1,4 +1,4 @@
-//! Phases of pending requests, independent of their kind.
+//! Phases of pending requests: starts, ends, expired leases, dropped sequences.
 
 use crate::actions::ActionBuf;
 use crate::api::{Action, FeedEvent, SeqId, Status};

@@ -1,4 +1,4 @@
-//! What other layers may change of a session's requests and jobs, by event. They read both, and change nothing else.
+//! What layers above read of the sessions, and what they change of requests and jobs, by event; time and configuration.
 
 use crate::api::{Action, NONE, Policy, SpaceConfig, Status};
 use crate::config::Geometry;

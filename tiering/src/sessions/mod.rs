@@ -2,6 +2,7 @@
 //! completions to come.
 //!
 //! - `ops`, `work`: pending requests: their phases, and what each kind needs until it ends
+//! - `change`: what layers above read, and what they change of requests and jobs
 //! - `deadlines`: the heap of their deadlines
 //! - `complete`: completions, as actions
 //! - `jobs`: jobs in flight

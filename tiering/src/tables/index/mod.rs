@@ -5,6 +5,7 @@
 //! - `shard_copy`: a shard's copy of an entry, in a block or only in a slot
 //! - `evict`: the eviction order of unreferenced entries
 //! - `absences`: history of blocks that are not cached
+//! - `steps`: steps of all these, counted in tests
 //!
 //! All fields are private to this folder. It knows entries by id, and copies by the id of a block or slot. It does not know pages, tiers,
 //! sessions or requests: its callers decide what is evicted, and tell it when copies gain or lose a block, a reference or a use.

@@ -1,6 +1,6 @@
 //! Eviction order of published cache entries.
 //!
-//! Unreferenced leaves are in [`Queues`], apart by [`Residency`]: a victim is the head of a queue. Their unreferenced ancestors are
+//! Unreferenced leaves are in [`Queues`], apart by [`Residency`]: the head of a queue is the least valuable of it. Their unreferenced ancestors are
 //! in queues of their own, because they can give up blocks. There is a queue for each *class*: how often the entry was used, as far
 //! as is remembered, and whether it was the last block of the prefix that used it. The cost-aware rule also separates bands of
 //! depth. A queue is in the order of last use; within one use, the deepest block comes first. Each policy is a [`Rule`] that
@@ -15,8 +15,9 @@
 //! - `ghosts`: sampled ghosts of all policies and several sizes: the choice of `auto`, and the miss-ratio curve
 //! - `frequency`: use counts, also of entries that are gone
 //! - `order`: all of these for one space
+//! - `advice`: what they tell an operator
 //!
-//! This module knows entries by id and hash only. It does not know parents, blocks, tiers or time of day.
+//! This module knows entries by id and hash only. It does not know blocks, tiers or time of day.
 
 mod advice;
 mod age_marks;
@@ -77,7 +78,7 @@ fn queue_of(class: u8, band: u8) -> u8 {
     class * BANDS as u8 + band
 }
 
-/// Return the class of a queue's entries; [`CLASSES`] and above are the queues of low and high priority.
+/// Return the class of a queue's entries; [`CLASSES`] and above are the queues of low and high priority, and of parents of stores.
 fn class_of_queue(queue: u8) -> u8 {
     queue / BANDS as u8
 }

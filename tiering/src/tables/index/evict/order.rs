@@ -18,7 +18,7 @@ const REMEMBERED: (u32, u32) = (8, 1 << 18);
 /// Order in which unreferenced entries are evicted.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
-    /// By residency: first the leaves, which are evicted, then the entries with children.
+    /// By residency: first the leaves, then the entries with children.
     sets: [Queues; 6],
     /// All of them.
     count: Count,
