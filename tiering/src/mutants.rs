@@ -120,8 +120,8 @@ pub enum Mutant {
     DeadlineForgotten,
     /// A `CopyOut` job that ended still counts as in flight in its size class.
     CopyOutCountedTwice,
-    /// A page that leaves for another frame of its session stays in the old one too.
-    MovedStaysInOldFrame,
+    /// A sequence that was dropped still exists, without blocks.
+    DroppedSequenceStays,
     /// A page that an acquire has pinned still counts as one that it will pin.
     PinPromiseKept,
     /// A freed host frame wakes nobody who waits for one.
@@ -195,7 +195,7 @@ impl Mutant {
         Mutant::FeedTrustsNumber,
         Mutant::DeadlineForgotten,
         Mutant::CopyOutCountedTwice,
-        Mutant::MovedStaysInOldFrame,
+        Mutant::DroppedSequenceStays,
         Mutant::PinPromiseKept,
         Mutant::FreedHostWakesNobody,
         Mutant::WindowStaysCharged,

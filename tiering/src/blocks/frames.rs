@@ -105,9 +105,7 @@ impl BlockTable {
     pub(crate) fn begin_move(&mut self, s: u16, f: FrameId) {
         let page = self.frame(s, f).page;
         self.unlist(s, f);
-        if !mutants::on(Mutant::MovedStaysInOldFrame) {
-            self.remove_copy(page, s, f);
-        }
+        self.remove_copy(page, s, f);
         self.frame_mut(s, f).state = FrameState::Invalidating;
     }
 

@@ -2,6 +2,7 @@
 
 use crate::api::{BlockId, NONE, SeqId};
 use crate::blocks::{BlockTable, Seq};
+use crate::mutants::{self, Mutant};
 
 impl BlockTable {
     pub(crate) fn touch_block(&mut self, s: u16, b: BlockId, seq: SeqId) {
@@ -45,7 +46,7 @@ impl BlockTable {
 
     /// End a sequence whose blocks were dropped.
     pub(crate) fn end_seq(&mut self, s: u16, seq: SeqId) {
-        *self.seq_mut(s, seq) = Seq::default();
+        *self.seq_mut(s, seq) = Seq { live: mutants::on(Mutant::DroppedSequenceStays), ..Seq::default() };
     }
 
     /// Return the block at an index that the caller checked.
